@@ -1,0 +1,149 @@
+"""BaseModelPool (`bmp`): one frozen base model and the pods that share it among many adapters."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from multigraft.api.schema import LocalObjectReference, ObjectMeta, Spec, StorageUri
+
+
+class Dtype(StrEnum):
+    BF16 = "BF16"
+    FP16 = "FP16"
+    FP32 = "FP32"
+
+
+
+
+class BaseModel(Spec):
+    """The frozen model."""
+
+    storage_uri: StorageUri = Field(
+        description="Hugging Face folder (a path without scheme is relative to the pool's storage root; in "
+        "`multigraft run DIR`: to DIR) or hub name as `hf://owner/name`."
+    )
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        default=None, description="Revision of a hub model. A digit-only revision must be quoted."
+    )
+    dtype: Dtype = Field(default=Dtype.BF16, description="Dtype of the frozen weights and of compute.")
+    quantization: Literal["None"] = Field(default="None", description="Quantization of the frozen weights.")
+    secret_ref: LocalObjectReference | None = Field(default=None, description="Secret with the hub or storage credentials.")
+
+
+class Accelerator(Spec):
+    """One kind of device that the pool may use."""
+
+    name: Literal["H100", "H200", "L40S", "A100", "CPU"] = Field(description="Device kind; CPU needs no GPU.")
+    products: list[Annotated[str, Field(min_length=1, max_length=63)]] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Accepted values of the node label `productLabel`; default: the known product names of this kind.",
+    )
+    count: int = Field(default=1, ge=1, le=64, description="Devices per replica.")
+
+
+class Gpu(Spec):
+    """Devices, in order of preference."""
+
+    accelerators: list[Accelerator] = Field(
+        default=[Accelerator(name="H100")], min_length=1, max_length=8, description="Device kinds, most preferred first."
+    )
+    resource_name: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        default="nvidia.com/gpu", description="Extended resource that pods request."
+    )
+    product_label: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        default="nvidia.com/gpu.product", description="Node label that names the product."
+    )
+
+
+class Slots(Spec):
+    """Places for adapters on each replica."""
+
+    max: int = Field(default=8, ge=1, le=256, description="Most adapters that train at once on one replica.")
+    max_rank: int = Field(default=64, ge=1, le=512, description="Highest LoRA rank that a job may ask for.")
+
+
+class Batching(Spec):
+    """How samples are packed."""
+
+    max_tokens_per_microbatch: int = Field(
+        default=4096, ge=16, le=1_048_576, description="Token capacity of one microbatch, over all adapters in it."
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Recompute activations in backward: less memory, about one more forward of time."
+    )
+
+
+class Scheduling(Spec):
+    """How jobs are planned and placed."""
+
+    solver_timeout_seconds: int = Field(default=10, ge=0, le=600, description="Wall-clock budget of one solve; 0: greedy only.")
+    horizon_global_batches: int = Field(
+        default=4, ge=1, le=1024, description="Global batches of each adapter in one plan. Jobs join, leave and are "
+        "checkpointed at plan boundaries."
+    )
+    preemption: Literal["Never", "LowerPriority"] = Field(
+        default="LowerPriority", description="Whether a job may take the slot of one with lower priority."
+    )
+    preempt_min_runtime_seconds: int = Field(
+        default=600, ge=0, le=2_147_483_647, description="A job is not preempted before it has run this long."
+    )
+
+
+class Checkpoint(Spec):
+    """When the pool's adapters are saved."""
+
+    storage_uri: StorageUri | None = Field(
+        default=None, description="Folder for checkpoints. Default: `checkpoints` under the output root."
+    )
+    interval_steps: int = Field(
+        default=50, ge=1, le=2_147_483_647, description="Optimizer steps of any adapter between checkpoints."
+    )
+    keep_last: int = Field(default=2, ge=1, le=100, description="Good checkpoints kept per job.")
+
+
+class Storage(Spec):
+    """Which storage the pool's jobs may touch."""
+
+    allowed_roots: list[StorageUri] = Field(
+        default_factory=list,
+        max_length=32,
+        description="URI prefixes below which jobs may read datasets and write adapters, besides the pool's own roots.",
+    )
+
+
+class BaseModelPoolSpec(Spec):
+    """A frozen base model, its devices, its slots and its limits."""
+
+    base_model: BaseModel = Field(description="The frozen model.")
+    backend: Literal["Transformers"] = Field(default="Transformers", description="Training backend.")
+    gpu: Gpu = Field(default_factory=Gpu, description="Devices of a replica.")
+    replicas: int = Field(default=1, ge=0, le=64, description="Trainer replicas, each with its own copy of the base.")
+    slots: Slots = Field(default_factory=Slots, description="Places for adapters.")
+    batching: Batching = Field(default_factory=Batching, description="How samples are packed.")
+    scheduling: Scheduling = Field(default_factory=Scheduling, description="How jobs are planned.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="When adapters are saved.")
+    storage: Storage = Field(default_factory=Storage, description="Which storage jobs may touch.")
+    drain_timeout_seconds: int = Field(
+        default=300, ge=0, le=86_400, description="Seconds that a leaving pod has to checkpoint its jobs."
+    )
+    deletion_policy: Literal["Drain", "Block", "Force"] = Field(
+        default="Drain", description="What deleting the pool does while jobs run on it."
+    )
+
+
+class BaseModelPool(Spec):
+    """A BaseModelPool manifest."""
+
+    api_version: Literal["multigraft.dev/v1alpha1"]
+    kind: Literal["BaseModelPool"]
+    metadata: ObjectMeta
+    spec: BaseModelPoolSpec
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, unique in a cluster."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"

@@ -1,0 +1,168 @@
+"""The plan: which samples run together, in which order. Plain data with a content hash; JSON on disk.
+
+A plan is made from lengths alone. It covers, for each job, some of its next global batches, whole; nothing of it runs
+before `verify_plan` accepted it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+PLAN_FORMAT = 1
+
+
+class Outcome(StrEnum):
+    """How the packing was found."""
+
+    OPTIMAL = "Optimal"  # proved by the solver
+    FEASIBLE = "Feasible"  # solver's best at its time limit, with a gap
+    GREEDY = "Greedy"  # first-fit decreasing
+
+
+@dataclass(frozen=True, order=True)
+class SampleRef:
+    """One visit of one sample: `draw` is its position in the job's endless sample order (epochs end to end)."""
+
+    draw: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """The samples of one optimizer step of one job that still have to run."""
+
+    step: int  # 0-based optimizer step of the job
+    samples: tuple[SampleRef, ...]
+
+
+@dataclass(frozen=True)
+class JobWork:
+    """What a plan has to cover for one job: consecutive global batches, in order."""
+
+    job: str
+    global_batches: tuple[GlobalBatch, ...]
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Samples of one global batch of one job inside a microbatch; their tokens are contiguous, in this order."""
+
+    job: str
+    step: int
+    samples: tuple[SampleRef, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(sample.num_tokens for sample in self.samples)
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """What one forward takes: segments of different jobs; an empty one is a pipeline no-op."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(segment.num_tokens for segment in self.segments)
+
+    def padded_tokens(self, tile_tokens: int) -> int:
+        """Count tokens after each segment is padded to whole tiles."""
+        return sum(-(-segment.num_tokens // tile_tokens) * tile_tokens for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """What the machine that runs the plan can take."""
+
+    token_capacity: int  # tokens of one microbatch after padding to tiles
+    tile_tokens: int = 1  # an adapter's tokens in a microbatch are padded to a multiple of this
+    num_stages: int = 1  # pipeline stages; a job's next step starts at least this many microbatches after its last one
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Microbatches in execution order, with what was known about their quality."""
+
+    limits: PlanLimits
+    microbatches: tuple[Microbatch, ...]
+    outcome: Outcome = Outcome.GREEDY
+    lower_bound: int = 0  # microbatches that any plan of this work needs
+    solver_seconds: float = field(default=0.0, compare=False)  # information only; not part of the hash
+
+    @property
+    def fill(self) -> float:
+        """Give the share of the capacity that real tokens fill, over non-empty microbatches."""
+        full = [microbatch for microbatch in self.microbatches if microbatch.segments]
+        if not full:
+            return 0.0
+        return sum(m.num_tokens for m in full) / (len(full) * self.limits.token_capacity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plan as JSON data; `hash` covers what runs, not how long it took to find."""
+        body = {
+            "format": PLAN_FORMAT,
+            "tokenCapacity": self.limits.token_capacity,
+            "tileTokens": self.limits.tile_tokens,
+            "numStages": self.limits.num_stages,
+            "microbatches": [
+                [
+                    {
+                        "job": segment.job,
+                        "step": segment.step,
+                        "samples": [[sample.draw, sample.num_tokens] for sample in segment.samples],
+                    }
+                    for segment in microbatch.segments
+                ]
+                for microbatch in self.microbatches
+            ],
+        }
+        return {
+            **body,
+            "hash": _hash_json(body),
+            "outcome": self.outcome.value,
+            "lowerBound": self.lower_bound,
+            "solverSeconds": self.solver_seconds,
+        }
+
+    @property
+    def hash(self) -> str:
+        """Give the SHA-256 of what the plan runs, in hex."""
+        return str(self.to_json()["hash"])
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """Read a plan.
+
+        Raises:
+            ValueError: If the format is unknown or the hash does not match the content.
+        """
+        if data.get("format") != PLAN_FORMAT:
+            raise ValueError(f"plan format: got {data.get('format')!r}, this version reads {PLAN_FORMAT}")
+        plan = cls(
+            limits=PlanLimits(data["tokenCapacity"], data["tileTokens"], data["numStages"]),
+            microbatches=tuple(
+                Microbatch(
+                    tuple(
+                        Segment(s["job"], s["step"], tuple(SampleRef(draw, tokens) for draw, tokens in s["samples"]))
+                        for s in segments
+                    )
+                )
+                for segments in data["microbatches"]
+            ),
+            outcome=Outcome(data["outcome"]),
+            lower_bound=data["lowerBound"],
+            solver_seconds=data["solverSeconds"],
+        )
+        if plan.hash != data["hash"]:
+            raise ValueError(f"plan hash: file says {data['hash']}, content gives {plan.hash}")
+        return plan
+
+
+def _hash_json(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

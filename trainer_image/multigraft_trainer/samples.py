@@ -1,0 +1,53 @@
+"""Tokenised samples: what intake hands to the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TokenisedSample:
+    """One row after template, tokenizer, truncation and mask."""
+
+    row: int  # physical line number in the file (row index for Parquet), 1-based
+    input_ids: NDArray[np.int32]  # [L]
+    supervised: NDArray[np.bool_]  # [L]; token t is a target, predicted from t-1; supervised[0] is False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_supervised(self) -> int:
+        return int(self.supervised.sum())
+
+
+@dataclass(frozen=True)
+class DroppedRow:
+    """A row that is not trained, and why."""
+
+    row: int
+    code: str  # CamelCase, from a fixed list
+    message: str  # names the field and what is allowed; never text of the row
+
+
+@dataclass(frozen=True)
+class IntakeReport:
+    """The account of every row: num_rows = num_trained + len(dropped)."""
+
+    num_rows: int
+    num_trained: int
+    num_truncated: int
+    dropped: tuple[DroppedRow, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class TokenisedDataset:
+    """All samples that train, in file order, and the account of those that do not."""
+
+    samples: tuple[TokenisedSample, ...]
+    report: IntakeReport
+    fingerprint: str  # SHA-256 over content, tokenizer, template, options and code version
