@@ -82,7 +82,8 @@ class PlanLimits:
 
     token_capacity: int  # tokens of one microbatch after padding to tiles
     tile_tokens: int = 1  # an adapter's tokens in a microbatch are padded to a multiple of this
-    num_stages: int = 1  # pipeline stages; a job's next step starts at least this many microbatches after its last one
+    num_stages: int = 1  # pipeline stages; a job's next step starts at least this many slots after its last one
+    num_replicas: int = 1  # data-parallel: microbatch p runs on replica p % num_replicas in slot p // num_replicas
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Plan:
             "tokenCapacity": self.limits.token_capacity,
             "tileTokens": self.limits.tile_tokens,
             "numStages": self.limits.num_stages,
+            "numReplicas": self.limits.num_replicas,
             "microbatches": [
                 [
                     {
@@ -145,7 +147,7 @@ class Plan:
         if data.get("format") != PLAN_FORMAT:
             raise ValueError(f"plan format: got {data.get('format')!r}, this version reads {PLAN_FORMAT}")
         plan = cls(
-            limits=PlanLimits(data["tokenCapacity"], data["tileTokens"], data["numStages"]),
+            limits=PlanLimits(data["tokenCapacity"], data["tileTokens"], data["numStages"], data["numReplicas"]),
             microbatches=tuple(
                 Microbatch(
                     tuple(
