@@ -1,0 +1,1 @@
+"""From the file formats of other projects to a Hugging Face folder."""
