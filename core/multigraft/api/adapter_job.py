@@ -7,16 +7,22 @@ plus `TrainingArguments`.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from multigraft.api.adapter_job_status import AdapterJobStatus
+from multigraft.api.label_selector import LabelSelector
+from multigraft.api.rules import Rule, at_most_field, decimal_in_range, exactly_one, must_be_empty, only_alone
 from multigraft.api.schema import (
     INT32_MAX,
     INT64_MAX,
+    SET,
+    Choice,
     DecimalString,
     KeyReference,
     LocalObjectReference,
+    ModulePattern,
     ObjectMeta,
     Spec,
     StorageUri,
@@ -50,24 +56,35 @@ class LrSchedulerType(StrEnum):
 class Dataset(Spec):
     """Where the rows come from and how they are read. Exactly one of `storageUri`, `configMapRef`."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("storageUri", "configMapRef"),)
+    fixed: ClassVar[tuple[str, ...]] = (
+        "storage_uri",
+        "config_map_ref",
+        "format",
+        "bad_row_policy",
+        "long_sample_policy",
+        "eval_storage_uri",
+        "secret_ref",
+    )
+
     storage_uri: StorageUri | None = Field(
         default=None,
-        description="File of rows: JSON lines (.jsonl, .json, optionally .gz) or Parquet (.parquet). A path without scheme "
-        "is relative to the pool's storage root (in `multigraft run DIR`: to DIR).",
+        description="File of rows: JSON lines (.jsonl, .json, optionally .gz) or Parquet (.parquet). A path without "
+        "scheme is relative to the pool's storage root (in `multigraft run DIR`: to DIR).",
     )
     config_map_ref: KeyReference | None = Field(
         default=None, description="Key of a ConfigMap that holds the rows as JSON lines."
     )
-    format: DatasetFormat = Field(
+    format: Choice[DatasetFormat] = Field(
         default=DatasetFormat.CONVERSATIONAL,
         description="Conversational: rows with `messages` (and `tools`). PromptCompletion: rows with `prompt` and "
         "`completion`. Text: rows with `text`, every token supervised.",
     )
-    bad_row_policy: BadRowPolicy = Field(
+    bad_row_policy: Choice[BadRowPolicy] = Field(
         default=BadRowPolicy.FAIL,
         description="What happens when a row cannot be used: Fail the job, or Skip the row and count it.",
     )
-    long_sample_policy: LongSamplePolicy = Field(
+    long_sample_policy: Choice[LongSamplePolicy] = Field(
         default=LongSamplePolicy.TRUNCATE,
         description="What happens to a sample of more than `maxSeqLength` tokens: Truncate its end, Skip the row and "
         "count it, or Fail the job.",
@@ -84,40 +101,97 @@ class Dataset(Spec):
 class Lora(Spec):
     """Shape of the adapter, with PEFT's names."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        decimal_in_range("loraAlpha", above=0),
+        decimal_in_range("loraDropout", at_least=0, below=1),
+        only_alone("targetModules", "all-linear"),
+        must_be_empty(
+            "modulesToSave", "fully trained modules cannot share a frozen base, and servers refuse such adapters"
+        ),
+    )
+    fixed: ClassVar[tuple[str, ...]] = (
+        "r",
+        "lora_alpha",
+        "lora_dropout",
+        "use_rslora",
+        "target_modules",
+        "modules_to_save",
+        "bias",
+    )
+
     r: int = Field(default=8, ge=1, le=512, description="LoRA rank. At most the pool's `slots.maxRank`.")
     lora_alpha: DecimalString = Field(
-        default="16", description="LoRA alpha, above 0; the update is scaled by alpha / r (alpha / sqrt(r) with rsLoRA)."
+        default="16",
+        description="LoRA alpha, above 0; the update is scaled by alpha / r (alpha / sqrt(r) with rsLoRA).",
     )
     lora_dropout: DecimalString = Field(
         default="0", description="Dropout probability on the input of the low-rank path, 0 <= p < 1."
     )
     use_rslora: bool = Field(default=False, description="Scale the update by alpha / sqrt(r) instead of alpha / r.")
-    target_modules: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(
+    target_modules: list[ModulePattern] = Field(
         default=["all-linear"],
         min_length=1,
         max_length=64,
-        description="Linear layers to adapt: module name suffixes (`q_proj`), full names, one regular expression on full "
-        "names, or `all-linear` for every linear layer except the output head. An entry that matches nothing fails the job.",
+        json_schema_extra=SET,
+        description="Linear layers to adapt: module name suffixes (`q_proj`), full names, one regular expression on "
+        "full names, or `all-linear` for every linear layer except the output head. An entry without a match fails the "
+        "job.",
     )
-    modules_to_save: Annotated[list[str], Field(max_length=0)] = Field(
+    modules_to_save: list[ModulePattern] = Field(
         default_factory=list,
-        description="Must stay empty: fully trained modules cannot be shared, and many servers refuse such adapters.",
+        max_length=64,
+        json_schema_extra=SET,
+        description="Must stay empty: fully trained modules cannot share a frozen base, and servers refuse such "
+        "adapters.",
     )
-    bias: Literal["none"] = Field(default="none", description="Only `none`: the base model is shared and frozen.")
+    bias: Literal["None"] = Field(default="None", description="Only `None`: the base model is shared and frozen.")
 
 
 class Training(Spec):
     """How the adapter is trained, with Hugging Face's names. Exactly one of `maxSteps`, `numTrainEpochs`."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        exactly_one("maxSteps", "numTrainEpochs"),
+        at_most_field("warmupSteps", "maxSteps"),
+        decimal_in_range("learningRate", above=0),
+        decimal_in_range("weightDecay", at_least=0, at_most=1),
+        decimal_in_range("adamBeta1", at_least=0, below=1),
+        decimal_in_range("adamBeta2", at_least=0, below=1),
+        decimal_in_range("adamEpsilon", above=0),
+    )
+    fixed: ClassVar[tuple[str, ...]] = (
+        "max_steps",
+        "num_train_epochs",
+        "global_batch_size",
+        "learning_rate",
+        "lr_scheduler_type",
+        "warmup_steps",
+        "optim",
+        "weight_decay",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+        "max_grad_norm",
+        "max_seq_length",
+        "max_nonfinite_steps",
+        "seed",
+    )
+
     max_steps: int | None = Field(default=None, ge=1, le=INT32_MAX, description="Optimizer steps to take.")
     num_train_epochs: int | None = Field(
-        default=None, ge=1, le=100_000, description="Passes over the dataset; the last batch of an epoch may be smaller."
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Passes over the dataset; the last batch of an epoch may be smaller.",
     )
     global_batch_size: int = Field(
-        default=8, ge=1, le=65_536, description="Samples per optimizer step of this adapter, over all microbatches and replicas."
+        default=8,
+        ge=1,
+        le=65_536,
+        description="Samples per optimizer step of this adapter, over all microbatches and replicas.",
     )
     learning_rate: DecimalString = Field(default="2e-4", description="Peak learning rate, above 0.")
-    lr_scheduler_type: LrSchedulerType = Field(
+    lr_scheduler_type: Choice[LrSchedulerType] = Field(
         default=LrSchedulerType.LINEAR, description="Learning-rate schedule over this job's own optimizer steps."
     )
     warmup_steps: int = Field(
@@ -162,18 +236,33 @@ class Output(Spec):
 
 
 class AdapterJobSpec(Spec):
-    """What to train, on which pool, and where the adapter goes."""
+    """What to train, on which pool, and where the adapter goes. Exactly one of `poolRef`, `poolSelector`."""
 
-    pool_ref: LocalObjectReference = Field(description="The BaseModelPool that trains this adapter.")
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("poolRef", "poolSelector"),)
+    fixed: ClassVar[tuple[str, ...]] = ("pool_ref", "pool_selector", "output", "resume_from")
+
+    pool_ref: LocalObjectReference | None = Field(
+        default=None, description="The BaseModelPool that trains this adapter."
+    )
+    pool_selector: LabelSelector | None = Field(
+        default=None,
+        description="Labels of the pools that may train this adapter; the planner takes the one with room. An empty "
+        "selector takes any pool of the namespace.",
+    )
     dataset: Dataset = Field(description="Training rows.")
     lora: Lora = Field(default_factory=Lora, description="Shape of the adapter.")
     training: Training = Field(description="Optimizer, schedule and batch.")
     output: Output = Field(default_factory=Output, description="Where the adapter is written.")
     resume_from: ResumeFrom | None = Field(default=None, description="Adapter to start from instead of a fresh one.")
     priority: int = Field(
-        default=0, ge=-1_000_000, le=1_000_000, description="Higher runs first; may preempt lower ones if the pool allows."
+        default=0,
+        ge=-1_000_000,
+        le=1_000_000,
+        description="Higher runs first; may preempt lower ones if the pool allows.",
     )
-    suspend: bool = Field(default=False, description="True keeps the job from running; a running one is checkpointed first.")
+    suspend: bool = Field(
+        default=False, description="True keeps the job from running; a running one is checkpointed first."
+    )
     active_deadline_seconds: int | None = Field(
         default=None, ge=1, le=INT32_MAX, description="Seconds from admission after which the job fails."
     )
@@ -190,6 +279,7 @@ class AdapterJob(Spec):
     kind: Literal["AdapterJob"]
     metadata: ObjectMeta
     spec: AdapterJobSpec
+    status: AdapterJobStatus | None = None
 
     @property
     def key(self) -> str:

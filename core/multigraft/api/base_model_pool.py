@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from multigraft.api.schema import LocalObjectReference, ObjectMeta, Spec, StorageUri
+from multigraft.api.base_model_pool_status import BaseModelPoolStatus
+from multigraft.api.pod_template import PodTemplate
+from multigraft.api.rules import Rule, only_alone
+from multigraft.api.schema import (
+    INT32_MAX,
+    SET,
+    Choice,
+    LabelKey,
+    LabelValue,
+    LocalObjectReference,
+    ModulePattern,
+    ObjectMeta,
+    Spec,
+    StorageUri,
+    map_by,
+)
 
 
 class Dtype(StrEnum):
@@ -16,10 +31,10 @@ class Dtype(StrEnum):
     FP32 = "FP32"
 
 
-
-
 class BaseModel(Spec):
     """The frozen model."""
+
+    fixed: ClassVar[tuple[str, ...]] = ("storage_uri", "revision", "dtype", "quantization")
 
     storage_uri: StorageUri = Field(
         description="Hugging Face folder (a path without scheme is relative to the pool's storage root; in "
@@ -28,18 +43,21 @@ class BaseModel(Spec):
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
         default=None, description="Revision of a hub model. A digit-only revision must be quoted."
     )
-    dtype: Dtype = Field(default=Dtype.BF16, description="Dtype of the frozen weights and of compute.")
+    dtype: Choice[Dtype] = Field(default=Dtype.BF16, description="Dtype of the frozen weights and of compute.")
     quantization: Literal["None"] = Field(default="None", description="Quantization of the frozen weights.")
-    secret_ref: LocalObjectReference | None = Field(default=None, description="Secret with the hub or storage credentials.")
+    secret_ref: LocalObjectReference | None = Field(
+        default=None, description="Secret with the hub or storage credentials."
+    )
 
 
 class Accelerator(Spec):
     """One kind of device that the pool may use."""
 
     name: Literal["H100", "H200", "L40S", "A100", "CPU"] = Field(description="Device kind; CPU needs no GPU.")
-    products: list[Annotated[str, Field(min_length=1, max_length=63)]] = Field(
+    products: list[LabelValue] = Field(
         default_factory=list,
         max_length=16,
+        json_schema_extra=SET,
         description="Accepted values of the node label `productLabel`; default: the known product names of this kind.",
     )
     count: int = Field(default=1, ge=1, le=64, description="Devices per replica.")
@@ -49,21 +67,38 @@ class Gpu(Spec):
     """Devices, in order of preference."""
 
     accelerators: list[Accelerator] = Field(
-        default=[Accelerator(name="H100")], min_length=1, max_length=8, description="Device kinds, most preferred first."
+        default=[Accelerator(name="H100")],
+        min_length=1,
+        max_length=8,
+        json_schema_extra=map_by("name"),
+        description="Device kinds, most preferred first.",
     )
-    resource_name: Annotated[str, Field(min_length=1, max_length=128)] = Field(
-        default="nvidia.com/gpu", description="Extended resource that pods request."
-    )
-    product_label: Annotated[str, Field(min_length=1, max_length=128)] = Field(
-        default="nvidia.com/gpu.product", description="Node label that names the product."
-    )
+    resource_name: LabelKey = Field(default="nvidia.com/gpu", description="Extended resource that pods request.")
+    product_label: LabelKey = Field(default="nvidia.com/gpu.product", description="Node label that names the product.")
+
+
+class Parallelism(Spec):
+    """How one replica is spread over devices. Each is 1 with the Transformers backend."""
+
+    tensor: int = Field(default=1, ge=1, le=1, description="Devices that share each layer.")
+    pipeline: int = Field(default=1, ge=1, le=1, description="Stages that the layers are cut into.")
+    data: int = Field(default=1, ge=1, le=1, description="Copies of the base inside one replica.")
 
 
 class Slots(Spec):
     """Places for adapters on each replica."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (only_alone("targetModules", "all-linear"),)
+
     max: int = Field(default=8, ge=1, le=256, description="Most adapters that train at once on one replica.")
     max_rank: int = Field(default=64, ge=1, le=512, description="Highest LoRA rank that a job may ask for.")
+    target_modules: list[ModulePattern] = Field(
+        default=["all-linear"],
+        min_length=1,
+        max_length=64,
+        json_schema_extra=SET,
+        description="Entries that a job's `lora.targetModules` may hold; `all-linear`: any.",
+    )
 
 
 class Batching(Spec):
@@ -80,16 +115,21 @@ class Batching(Spec):
 class Scheduling(Spec):
     """How jobs are planned and placed."""
 
-    solver_timeout_seconds: int = Field(default=10, ge=0, le=600, description="Wall-clock budget of one solve; 0: greedy only.")
+    solver_timeout_seconds: int = Field(
+        default=10, ge=0, le=600, description="Wall-clock budget of one solve; 0: greedy only."
+    )
     horizon_global_batches: int = Field(
-        default=4, ge=1, le=1024, description="Global batches of each adapter in one plan. Jobs join, leave and are "
-        "checkpointed at plan boundaries."
+        default=4,
+        ge=1,
+        le=1024,
+        description="Global batches of each adapter in one plan. Jobs join, leave and are "
+        "checkpointed at plan boundaries.",
     )
     preemption: Literal["Never", "LowerPriority"] = Field(
         default="LowerPriority", description="Whether a job may take the slot of one with lower priority."
     )
     preempt_min_runtime_seconds: int = Field(
-        default=600, ge=0, le=2_147_483_647, description="A job is not preempted before it has run this long."
+        default=600, ge=0, le=INT32_MAX, description="A job is not preempted before it has run this long."
     )
 
 
@@ -100,7 +140,7 @@ class Checkpoint(Spec):
         default=None, description="Folder for checkpoints. Default: `checkpoints` under the output root."
     )
     interval_steps: int = Field(
-        default=50, ge=1, le=2_147_483_647, description="Optimizer steps of any adapter between checkpoints."
+        default=50, ge=1, le=INT32_MAX, description="Optimizer steps of any adapter between checkpoints."
     )
     keep_last: int = Field(default=2, ge=1, le=100, description="Good checkpoints kept per job.")
 
@@ -111,6 +151,7 @@ class Storage(Spec):
     allowed_roots: list[StorageUri] = Field(
         default_factory=list,
         max_length=32,
+        json_schema_extra=SET,
         description="URI prefixes below which jobs may read datasets and write adapters, besides the pool's own roots.",
     )
 
@@ -121,12 +162,14 @@ class BaseModelPoolSpec(Spec):
     base_model: BaseModel = Field(description="The frozen model.")
     backend: Literal["Transformers"] = Field(default="Transformers", description="Training backend.")
     gpu: Gpu = Field(default_factory=Gpu, description="Devices of a replica.")
+    parallelism: Parallelism = Field(default_factory=Parallelism, description="How a replica is spread over devices.")
     replicas: int = Field(default=1, ge=0, le=64, description="Trainer replicas, each with its own copy of the base.")
     slots: Slots = Field(default_factory=Slots, description="Places for adapters.")
     batching: Batching = Field(default_factory=Batching, description="How samples are packed.")
     scheduling: Scheduling = Field(default_factory=Scheduling, description="How jobs are planned.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="When adapters are saved.")
     storage: Storage = Field(default_factory=Storage, description="Which storage jobs may touch.")
+    template: PodTemplate = Field(default_factory=PodTemplate, description="Pod fields for the trainer pods.")
     drain_timeout_seconds: int = Field(
         default=300, ge=0, le=86_400, description="Seconds that a leaving pod has to checkpoint its jobs."
     )
@@ -142,6 +185,7 @@ class BaseModelPool(Spec):
     kind: Literal["BaseModelPool"]
     metadata: ObjectMeta
     spec: BaseModelPoolSpec
+    status: BaseModelPoolStatus | None = None
 
     @property
     def key(self) -> str:

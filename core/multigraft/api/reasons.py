@@ -14,6 +14,7 @@ class Reason(StrEnum):
     POOL_NOT_READY = "PoolNotReady"
     RANK_EXCEEDS_POOL = "RankExceedsPool"
     SEQUENCE_EXCEEDS_CAPACITY = "SequenceExceedsCapacity"
+    TARGET_MODULES_NOT_ALLOWED = "TargetModulesNotAllowed"
     TARGET_MODULES_NOT_FOUND = "TargetModulesNotFound"
     STORAGE_NOT_ALLOWED = "StorageNotAllowed"
     NOT_SUPPORTED = "NotSupported"
@@ -25,7 +26,7 @@ class Reason(StrEnum):
     INVALID_DATASET = "InvalidDataset"
     DATASET_EMPTY = "DatasetEmpty"
     INVALID_CHAT_TEMPLATE = "InvalidChatTemplate"
-    TOKEN_OUT_OF_RANGE = "TokenOutOfRange"
+    TOKEN_OUT_OF_RANGE = "TokenOutOfRange"  # noqa: S105 - a reason, not a password
     # start adapter, checkpoint
     INVALID_START_ADAPTER = "InvalidStartAdapter"
     INVALID_CHECKPOINT = "InvalidCheckpoint"
@@ -43,7 +44,7 @@ class Reason(StrEnum):
 
 
 class RefusalError(ValueError):
-    """One clear error for the user: a typed reason and a message that names field, file or row, value and what is allowed."""
+    """One clear error for the user: typed reason, and a message that names field or row, value and what is allowed."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(f"{reason}: {message}")

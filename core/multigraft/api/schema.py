@@ -1,30 +1,55 @@
-"""Pieces shared by all kinds: camelCase models, decimal strings, storage URIs, references.
+"""Pieces shared by all kinds: camelCase models, decimal strings, storage URIs, references, object metadata.
 
 Real numbers are decimal strings ("2e-4"), as Kubernetes' API conventions ask: no float in a spec. Whatever reads
-such a field calls `parse_decimal`.
+such a field calls `parse_decimal`. Patterns are written for both engines that apply them, Rust's (pydantic) and
+RE2 (the API server).
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from multigraft.api.rules import Rule, UpdateRule, find_broken, unique_items
 
 GROUP = "multigraft.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 DECIMAL_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,12})?([eE][-+]?[0-9]{1,2})?$"
+DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+LABEL_KEY_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+ANNOTATION_KEY_PATTERN = LABEL_KEY_PATTERN.replace("a-z0-9", "A-Za-z0-9")
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
+SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
+ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
+
+
+def map_by(*keys: str) -> dict[str, JsonValue]:
+    """Build the schema marks of a list whose items are told apart by `keys`."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
 
 class Spec(BaseModel):
-    """Base of every object of a manifest: camelCase keys, no unknown keys, no type coercion, immutable once read."""
+    """Base of every object of a manifest: camelCase keys, no unknown keys, no type coercion, immutable once read.
+
+    Subclasses say their cross-field rules in `rules` and the fields that an update may not change in `fixed` (by
+    attribute name); the same data becomes CEL in the CRD.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -36,10 +61,73 @@ class Spec(BaseModel):
         allow_inf_nan=False,
     )
 
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    fixed: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="after")
+    def _obey_rules(self) -> Self:
+        rules = rules_of(type(self))
+        if not rules:
+            return self
+        obj = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        details = [
+            InitErrorDetails(
+                type=PydanticCustomError("rule", "{text}", {"text": rule.explain(obj)}),
+                loc=(rule.field,),
+                input=obj.get(rule.field),
+            )
+            for rule in find_broken(rules, obj)
+        ]
+        if details:
+            raise ValidationError.from_exception_data(type(self).__name__, details)
+        return self
+
+
+@cache
+def rules_of(model: type[Spec]) -> tuple[Rule, ...]:
+    """All rules on one object of `model`: its own and those of its list types."""
+    found = list(model.rules)
+    for name, info in model.model_fields.items():
+        marks = info.json_schema_extra
+        if isinstance(marks, dict) and marks.get("x-kubernetes-list-type") in {"set", "map"}:
+            keys = marks.get("x-kubernetes-list-map-keys", [])
+            found.append(
+                unique_items(info.alias or name, tuple(str(key) for key in keys) if isinstance(keys, list) else ())
+            )
+    return tuple(found)
+
+
+@cache
+def update_rules_of(model: type[Spec]) -> tuple[UpdateRule, ...]:
+    """The fields of `model` that an update may not change."""
+    rules = []
+    for name in model.fixed:
+        info = model.model_fields[name]
+        marks = info.json_schema_extra
+        is_set = isinstance(marks, dict) and marks.get("x-kubernetes-list-type") == "set"
+        default = info.get_default(call_default_factory=True, validated_data={})
+        optional = not info.is_required() and default in (None, [], {})
+        rules.append(UpdateRule(info.alias or name, optional=optional, is_set=is_set))
+    return tuple(rules)
+
+
+Value = TypeVar("Value")
+Choice = Annotated[Value, Field(strict=False)]
+"""An enum that is written as its value, a string (strict mode would want the Python member)."""
 
 DecimalString = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=32)]
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 StorageUri = Annotated[str, Field(min_length=1, max_length=1024)]
+ModulePattern = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
+"""A module name, suffix or regular expression: printable ASCII without blanks."""
+
+Quantity = Annotated[
+    int | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)],
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]
+AnnotationKey = Annotated[str, Field(pattern=ANNOTATION_KEY_PATTERN, min_length=1, max_length=317)]
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 
 
 def parse_decimal(text: str) -> Decimal:
@@ -63,14 +151,21 @@ class KeyReference(Spec):
 
 
 class ObjectMeta(BaseModel):
-    """The part of Kubernetes' ObjectMeta that a local run reads; other metadata keys are carried along unread."""
+    """Kubernetes' ObjectMeta; what the API server writes is carried along unread."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, strict=True)
 
     name: ObjectName
-    namespace: str = Field(default="default", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-
-
-JsonObject = dict[str, Any]
+    namespace: str = Field(default="default", pattern=DNS_LABEL_PATTERN, max_length=63)
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    annotations: dict[AnnotationKey, str] = Field(default_factory=dict)
+    uid: str | None = None
+    generation: int | None = None
+    resource_version: str | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    finalizers: list[str] = Field(default_factory=list)
+    owner_references: list[JsonValue] = Field(default_factory=list)
+    managed_fields: list[JsonValue] = Field(default_factory=list)
+    self_link: str | None = None

@@ -1,0 +1,159 @@
+"""Cross-field rules, each defined once: the CEL that the API server runs and the Python that says the same.
+
+A rule speaks about one object of a manifest in its JSON form (camelCase keys, defaults filled in, absent fields
+absent), which is what CEL sees as `self`. Builders make both forms from one set of names and limits. A message may
+hold `{field}`, which stands for that field's value.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule on one object."""
+
+    cel: str  # empty where the structural schema itself says it (list types)
+    holds: Callable[[JsonObject], bool]
+    message: str
+    field: str  # the field that is reported
+    reads: tuple[str, ...]  # the fields that must be well-formed for `holds` to make sense
+
+    def explain(self, obj: JsonObject) -> str:
+        """Fill the values of `obj` into the message."""
+        text = self.message
+        for name in self.reads:
+            text = text.replace("{" + name + "}", str(obj.get(name)))
+        return text
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """One field that an update may not change."""
+
+    field: str
+    optional: bool  # the field may be absent
+    is_set: bool  # a list without order
+
+    @property
+    def cel(self) -> str:
+        """The rule for the API server."""
+        same = f"self.{self.field} == oldSelf.{self.field}"
+        if not self.optional:
+            return same
+        both = f"has(self.{self.field}) == has(oldSelf.{self.field})"
+        return f"{both} && (!has(self.{self.field}) || {same})"
+
+    @property
+    def message(self) -> str:
+        """What the user is told."""
+        return f"{self.field} cannot be changed after creation; make a new object"
+
+    def holds(self, new: JsonObject, old: JsonObject) -> bool:
+        """Say whether the field is the same in both."""
+        got, want = new.get(self.field), old.get(self.field)
+        if self.is_set and isinstance(got, list) and isinstance(want, list):
+            return sorted(got) == sorted(want)
+        return bool(got == want)
+
+
+def find_broken(rules: Iterable[Rule], obj: JsonObject, *, malformed: frozenset[str] = frozenset()) -> Iterator[Rule]:
+    """Yield the rules that `obj` breaks, passing over those that read a malformed field."""
+    for rule in rules:
+        if malformed.isdisjoint(rule.reads) and not rule.holds(obj):
+            yield rule
+
+
+def exactly_one(*fields: str) -> Rule:
+    """Build the rule that exactly one of `fields` is given."""
+    names = ", ".join(fields)
+    count = " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in fields)
+    return Rule(
+        cel=f"{count} == 1",
+        holds=lambda obj: sum(name in obj for name in fields) == 1,
+        message=f"exactly one of {names} must be given",
+        field=fields[0],
+        reads=fields,
+    )
+
+
+_OBEYS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+def decimal_in_range(
+    field: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> Rule:
+    """Build the rule that a decimal string, read as a double, lies within the limits."""
+    limits = {">": above, ">=": at_least, "<": below, "<=": at_most}
+    given = [(sign, float(limit)) for sign, limit in limits.items() if limit is not None]
+    wanted = " and ".join(f"{sign} {limit:g}" for sign, limit in given)
+    return Rule(
+        cel=" && ".join(f"double(self.{field}) {sign} {limit!r}" for sign, limit in given),
+        holds=lambda obj: all(_OBEYS[sign](float(obj[field]), limit) for sign, limit in given),
+        message=f'got "{{{field}}}", want {field} {wanted}',
+        field=field,
+        reads=(field,),
+    )
+
+
+def at_most_field(field: str, limit: str) -> Rule:
+    """Build the rule that an integer is no larger than another, optional one."""
+    return Rule(
+        cel=f"!has(self.{limit}) || self.{field} <= self.{limit}",
+        holds=lambda obj: limit not in obj or obj[field] <= obj[limit],
+        message=f"{field} {{{field}}} is over {limit} {{{limit}}}; want {field} <= {limit}",
+        field=field,
+        reads=(field, limit),
+    )
+
+
+def only_alone(field: str, value: str) -> Rule:
+    """Build the rule that a list which holds `value` holds nothing else."""
+    return Rule(
+        cel=f"!('{value}' in self.{field}) || size(self.{field}) == 1",
+        holds=lambda obj: value not in obj[field] or len(obj[field]) == 1,
+        message=f"{value} must be the only entry of {field}",
+        field=field,
+        reads=(field,),
+    )
+
+
+def must_be_empty(field: str, why: str) -> Rule:
+    """Build the rule that an optional list stays empty."""
+    return Rule(
+        cel=f"!has(self.{field}) || size(self.{field}) == 0",
+        holds=lambda obj: not obj.get(field),
+        message=f"{field} must be empty: {why}",
+        field=field,
+        reads=(field,),
+    )
+
+
+def unique_items(field: str, keys: tuple[str, ...] = ()) -> Rule:
+    """Build the rule of a list type `set` (no keys) or `map`; the structural schema says it to the API server."""
+
+    def identities(items: list[Any]) -> list[Any]:
+        return [tuple(item.get(key) for key in keys) if keys else item for item in items]
+
+    def holds(obj: JsonObject) -> bool:
+        seen = identities(obj.get(field, []))
+        return len(seen) == len(set(seen))
+
+    what = f"with the same {', '.join(keys)}" if keys else "that are equal"
+    return Rule(cel="", holds=holds, message=f"{field} holds two entries {what}", field=field, reads=(field,))
