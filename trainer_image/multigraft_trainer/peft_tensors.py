@@ -1,4 +1,4 @@
-"""PEFT's names and shapes of an adapter's tensors: the one place that knows them.
+"""PEFT's tensors of an adapter: their names and shapes, and what is wrong with a given set.
 
 `base_model.model.<module>.lora_A.weight` [rank, in] and `...lora_B.weight` [out, rank], where <module> is the dotted
 path in the causal LM. No adapter name, no slot and no wrapper prefix is part of a key.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
+
+import torch
 
 from multigraft_trainer.slots import LinearShape
 
@@ -51,6 +53,11 @@ def describe_mismatch(got: Mapping[str, Shape], want: Mapping[str, Shape]) -> st
     if shapes:
         parts.append(list_some(shapes))
     return "; ".join(parts)
+
+
+def find_nonfinite(tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Give the first key whose tensor holds NaN or infinity."""
+    return next((key for key, tensor in tensors.items() if not torch.isfinite(tensor).all()), None)
 
 
 def list_some(items: list[str]) -> str:

@@ -13,8 +13,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.api.rules import JsonObject
 from multigraft_trainer.atomic_folder import discard_folder, move_entry, remove_leftovers, temporary_folder
@@ -35,6 +33,7 @@ from multigraft_trainer.checkpoints.records import CheckpointRef, NewerFormatErr
 from multigraft_trainer.checkpoints.training_spec import describe_difference
 from multigraft_trainer.durable_files import is_plain_folder, make_folders, make_root, refuse_if_not_writable
 from multigraft_trainer.job_path import build_job_path
+from multigraft_trainer.peft_tensors import find_nonfinite
 
 REPLACED_PREFIX = ".replaced-"  # a good checkpoint that makes room for another of the same step
 OWN_NAME = re.compile(f"({re.escape(REPLACED_PREFIX)})?{FOLDER_PATTERN.pattern}")
@@ -211,6 +210,6 @@ def _check_spec(folder: Path, snapshot: AdapterSnapshot, spec: JsonObject) -> No
 
 
 def _check_finite(snapshot: AdapterSnapshot) -> None:
-    for key, tensor in (*snapshot.weights.items(), *snapshot.moments.items()):
-        if not torch.isfinite(tensor).all():
-            raise RefusalError(Reason.NON_FINITE, f"checkpoint of {snapshot.state.job}: {key} holds NaN or infinity")
+    key = find_nonfinite({**snapshot.weights, **snapshot.moments})
+    if key is not None:
+        raise RefusalError(Reason.NON_FINITE, f"checkpoint of {snapshot.state.job}: {key} holds NaN or infinity")
