@@ -15,6 +15,7 @@ from multigraft.api.adapter_job_status import AdapterJobStatus
 from multigraft.api.label_selector import LabelSelector
 from multigraft.api.rules import Rule, at_most_field, decimal_in_range, exactly_one, must_be_empty, only_alone
 from multigraft.api.schema import (
+    EVERY_FIELD,
     INT32_MAX,
     INT64_MAX,
     SET,
@@ -57,15 +58,7 @@ class Dataset(Spec):
     """Where the rows come from and how they are read. Exactly one of `storageUri`, `configMapRef`."""
 
     rules: ClassVar[tuple[Rule, ...]] = (exactly_one("storageUri", "configMapRef"),)
-    fixed: ClassVar[tuple[str, ...]] = (
-        "storage_uri",
-        "config_map_ref",
-        "format",
-        "bad_row_policy",
-        "long_sample_policy",
-        "eval_storage_uri",
-        "secret_ref",
-    )
+    fixed: ClassVar[tuple[str, ...]] = EVERY_FIELD
 
     storage_uri: StorageUri | None = Field(
         default=None,
@@ -109,15 +102,7 @@ class Lora(Spec):
             "modulesToSave", "fully trained modules cannot share a frozen base, and servers refuse such adapters"
         ),
     )
-    fixed: ClassVar[tuple[str, ...]] = (
-        "r",
-        "lora_alpha",
-        "lora_dropout",
-        "use_rslora",
-        "target_modules",
-        "modules_to_save",
-        "bias",
-    )
+    fixed: ClassVar[tuple[str, ...]] = EVERY_FIELD
 
     r: int = Field(default=8, ge=1, le=512, description="LoRA rank. At most the pool's `slots.maxRank`.")
     lora_alpha: DecimalString = Field(
@@ -159,23 +144,7 @@ class Training(Spec):
         decimal_in_range("adamBeta2", at_least=0, below=1),
         decimal_in_range("adamEpsilon", above=0),
     )
-    fixed: ClassVar[tuple[str, ...]] = (
-        "max_steps",
-        "num_train_epochs",
-        "global_batch_size",
-        "learning_rate",
-        "lr_scheduler_type",
-        "warmup_steps",
-        "optim",
-        "weight_decay",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-        "max_grad_norm",
-        "max_seq_length",
-        "max_nonfinite_steps",
-        "seed",
-    )
+    fixed: ClassVar[tuple[str, ...]] = EVERY_FIELD
 
     max_steps: int | None = Field(default=None, ge=1, le=INT32_MAX, description="Optimizer steps to take.")
     num_train_epochs: int | None = Field(
@@ -236,7 +205,7 @@ class Output(Spec):
 
 
 class AdapterJobSpec(Spec):
-    """What to train, on which pool, and where the adapter goes. Exactly one of `poolRef`, `poolSelector`."""
+    """What to train, on which pool, and where the adapter goes."""
 
     rules: ClassVar[tuple[Rule, ...]] = (exactly_one("poolRef", "poolSelector"),)
     fixed: ClassVar[tuple[str, ...]] = ("pool_ref", "pool_selector", "output", "resume_from")
@@ -273,7 +242,7 @@ class AdapterJobSpec(Spec):
 
 
 class AdapterJob(Spec):
-    """An AdapterJob manifest."""
+    """One LoRA adapter to train on a shared, frozen base model."""
 
     api_version: Literal["multigraft.dev/v1alpha1"]
     kind: Literal["AdapterJob"]

@@ -179,7 +179,7 @@ class BaseModelPoolSpec(Spec):
 
 
 class BaseModelPool(Spec):
-    """A BaseModelPool manifest."""
+    """One frozen base model and the pods that share it among many adapters."""
 
     api_version: Literal["multigraft.dev/v1alpha1"]
     kind: Literal["BaseModelPool"]

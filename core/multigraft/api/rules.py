@@ -2,7 +2,7 @@
 
 A rule speaks about one object of a manifest in its JSON form (camelCase keys, defaults filled in, absent fields
 absent), which is what CEL sees as `self`. Builders make both forms from one set of names and limits. A message may
-hold `{field}`, which stands for that field's value.
+end in `, got ...` with `{field}` for that field's value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class Rule:
     cel: str  # empty where the structural schema itself says it (list types)
     holds: Callable[[JsonObject], bool]
     message: str
-    field: str  # the field that is reported
+    field: str  # the field that is reported; empty: the object
     reads: tuple[str, ...]  # the fields that must be well-formed for `holds` to make sense
+    shows_text: bool = False  # the message's fields are text of known length, which CEL may join within its budget
 
     def explain(self, obj: JsonObject) -> str:
         """Fill the values of `obj` into the message."""
@@ -78,7 +79,7 @@ def exactly_one(*fields: str) -> Rule:
         cel=f"{count} == 1",
         holds=lambda obj: sum(name in obj for name in fields) == 1,
         message=f"exactly one of {names} must be given",
-        field=fields[0],
+        field="",
         reads=fields,
     )
 
@@ -106,9 +107,10 @@ def decimal_in_range(
     return Rule(
         cel=" && ".join(f"double(self.{field}) {sign} {limit!r}" for sign, limit in given),
         holds=lambda obj: all(_OBEYS[sign](float(obj[field]), limit) for sign, limit in given),
-        message=f'got "{{{field}}}", want {field} {wanted}',
+        message=f'want {field} {wanted}, got "{{{field}}}"',
         field=field,
         reads=(field,),
+        shows_text=True,
     )
 
 
@@ -117,7 +119,7 @@ def at_most_field(field: str, limit: str) -> Rule:
     return Rule(
         cel=f"!has(self.{limit}) || self.{field} <= self.{limit}",
         holds=lambda obj: limit not in obj or obj[field] <= obj[limit],
-        message=f"{field} {{{field}}} is over {limit} {{{limit}}}; want {field} <= {limit}",
+        message=f"want {field} <= {limit}, got {{{field}}} and {{{limit}}}",
         field=field,
         reads=(field, limit),
     )

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
 
 from multigraft.api.rules import Rule, UpdateRule, find_broken, unique_items
 
@@ -24,16 +24,18 @@ API_VERSION = f"{GROUP}/{VERSION}"
 DECIMAL_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,12})?([eE][-+]?[0-9]{1,2})?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-LABEL_KEY_PATTERN = (
-    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-)
-ANNOTATION_KEY_PATTERN = LABEL_KEY_PATTERN.replace("a-z0-9", "A-Za-z0-9")
+_KEY_PREFIX = r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+_KEY_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_KEY_PATTERN = f"^{_KEY_PREFIX}{_KEY_NAME}$"
+ANNOTATION_KEY_PATTERN = f"^{_KEY_PREFIX.replace('a-z', 'A-Za-z')}{_KEY_NAME}$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+EVERY_FIELD = ("*",)
+"""For `Spec.fixed`: no field may be changed."""
 
 SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
 ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
@@ -73,14 +75,30 @@ class Spec(BaseModel):
         details = [
             InitErrorDetails(
                 type=PydanticCustomError("rule", "{text}", {"text": rule.explain(obj)}),
-                loc=(rule.field,),
-                input=obj.get(rule.field),
+                loc=(rule.field,) if rule.field else (),
+                input=obj.get(rule.field, obj),
             )
             for rule in find_broken(rules, obj)
         ]
         if details:
             raise ValidationError.from_exception_data(type(self).__name__, details)
         return self
+
+
+def write_default(value: object) -> JsonValue:
+    """Give the JSON of a default, whole: the API server checks it before it fills in deeper ones.
+
+    None stands for no default; so do an empty list and an object without any value.
+    """
+    if isinstance(value, list):
+        return [write_default(item) for item in value] or None
+    json = to_jsonable_python(value, by_alias=True, exclude_none=True)
+    return _drop_empty(json) if isinstance(json, dict) else json
+
+
+def _drop_empty(json: dict[str, JsonValue]) -> JsonValue:
+    kept = {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in json.items()}
+    return {key: value for key, value in kept.items() if value not in (None, [])} or None
 
 
 @cache
@@ -101,12 +119,12 @@ def rules_of(model: type[Spec]) -> tuple[Rule, ...]:
 def update_rules_of(model: type[Spec]) -> tuple[UpdateRule, ...]:
     """The fields of `model` that an update may not change."""
     rules = []
-    for name in model.fixed:
+    for name in model.model_fields if model.fixed == EVERY_FIELD else model.fixed:
         info = model.model_fields[name]
         marks = info.json_schema_extra
         is_set = isinstance(marks, dict) and marks.get("x-kubernetes-list-type") == "set"
         default = info.get_default(call_default_factory=True, validated_data={})
-        optional = not info.is_required() and default in (None, [], {})
+        optional = not info.is_required() and write_default(default) is None
         rules.append(UpdateRule(info.alias or name, optional=optional, is_set=is_set))
     return tuple(rules)
 
@@ -122,7 +140,7 @@ ModulePattern = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!
 """A module name, suffix or regular expression: printable ASCII without blanks."""
 
 Quantity = Annotated[
-    int | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)],
+    Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)],
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]
