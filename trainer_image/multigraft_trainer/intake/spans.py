@@ -1,0 +1,113 @@
+"""Spans of a rendered conversation that the assistant produces: from the generation prompt to the end of its turn.
+
+Three ways; the first that holds for a turn is taken, and each checks itself:
+
+1. The template's own {% generation %} blocks.
+2. Prefixes: the conversation up to the turn with the generation prompt, and up to and with the turn, must both be
+   prefixes of the whole rendering. True of most templates.
+3. Anchors (`anchors.py`), for templates that render a turn differently once others follow it.
+
+Where none holds the template is refused: a guessed mask would train on the wrong tokens. Nothing here looks at token
+ids, so that pad, eos and end-of-turn tokens may coincide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from multigraft_trainer.intake.anchors import find_anchored_span
+from multigraft_trainer.intake.codes import RowCode, RowError
+from multigraft_trainer.intake.formats import Conversation
+from multigraft_trainer.intake.rendered_check import check_rendered
+from multigraft_trainer.intake.template import Rendering, TemplateFault, Variant
+from multigraft_trainer.intake.template_probe import ProbedTemplate
+
+Span = tuple[int, int]
+
+
+class SpansNotFoundError(ValueError):
+    """The spans of the assistant's turns cannot be found reliably; the message says why."""
+
+
+@dataclass(frozen=True)
+class RenderedConversation:
+    """The text of a conversation and the [start, end) that are supervised: in order, disjoint, not empty."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+
+def render_conversation(
+    conversation: Conversation, template: ProbedTemplate, *, end_texts: Sequence[str]
+) -> RenderedConversation:
+    """Render a conversation and find what is supervised in it.
+
+    Args:
+        end_texts: Texts of the special tokens, which may end a turn; white space after such an end is not supervised.
+
+    Raises:
+        RowError: `TemplateRefused`, `NotRendered`.
+        SpansNotFoundError: If no way holds.
+        RefusalError: `InvalidChatTemplate`, from the sandbox.
+    """
+    messages = [turn.message for turn in conversation.turns]
+    marked = template.has_marks(conversation.tools)
+    variants = [] if marked else _prefix_variants(conversation)
+    whole, *prefixes = template.render(messages, conversation.tools, [Variant(marks=marked), *variants])
+    if isinstance(whole, TemplateFault):
+        raise RowError(RowCode.TEMPLATE_REFUSED, whole.message)
+    if marked:
+        spans = _take_marked(conversation, whole)
+    else:
+        spans = []
+        for turn, before, after in zip(conversation.supervised_turns, prefixes[::2], prefixes[1::2], strict=True):
+            span = _span_between(whole.text, before, after)
+            span = span or find_anchored_span(conversation, turn, whole.text, template, end_texts)
+            if span is None:
+                raise SpansNotFoundError(f"the template gives no way to find turn {turn + 1}")
+            spans.append(_without_trailing_space(whole.text, span, end_texts))
+    if any(first[1] > second[0] for first, second in pairwise(spans)):
+        raise SpansNotFoundError("turns overlap in the rendered text")
+    check_rendered(conversation, whole.text, spans)
+    return RenderedConversation(whole.text, tuple((start, end) for start, end in spans if start < end))
+
+
+def _prefix_variants(conversation: Conversation) -> list[Variant]:
+    return [
+        variant
+        for turn in conversation.supervised_turns
+        for variant in (Variant(upto=turn, generation_prompt=True), Variant(upto=turn + 1))
+    ]
+
+
+def _span_between(text: str, before: Rendering | TemplateFault, after: Rendering | TemplateFault) -> Span | None:
+    if isinstance(before, TemplateFault) or isinstance(after, TemplateFault):
+        return None
+    if not text.startswith(before.text) or not text.startswith(after.text) or len(before.text) > len(after.text):
+        return None
+    return len(before.text), len(after.text)
+
+
+def _take_marked(conversation: Conversation, whole: Rendering) -> list[Span]:
+    """Take the spans of the supervised turns from those that the template marks.
+
+    A template may mark several pieces of a turn; then only a conversation whose every assistant turn is supervised
+    says which pieces count.
+    """
+    if whole.spans is None:
+        raise SpansNotFoundError("its {% generation %} blocks cannot be told apart in the rendered text")
+    answers = [index for index, turn in enumerate(conversation.turns) if turn.role == "assistant"]
+    if len(whole.spans) == len(answers):
+        return [span for span, turn in zip(whole.spans, answers, strict=True) if conversation.turns[turn].supervised]
+    if len(whole.spans) < len(answers) or len(answers) != len(conversation.supervised_turns):
+        raise SpansNotFoundError(f"it marks {len(whole.spans)} {{% generation %}} blocks for {len(answers)} turns")
+    return list(whole.spans)
+
+
+def _without_trailing_space(text: str, span: Span, end_texts: Sequence[str]) -> Span:
+    """Cut the white space that separates a turn's end token from the next turn; the assistant never produces it."""
+    start, end = span
+    piece = text[start:end].rstrip()
+    return (start, start + len(piece)) if piece.endswith(tuple(end_texts)) else span
