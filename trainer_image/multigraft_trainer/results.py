@@ -79,6 +79,16 @@ class JobResult:
     seconds: float = 0.0  # from joining the shared base to leaving it
     history: tuple[StepRecord, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Give the result as JSON data, as it stands in result.json."""
+        data: dict[str, Any] = _to_data(self)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobResult:
+        """Read what `to_json` gave; keys that this version does not know are left out."""
+        return _read_job(data)
+
     @property
     def heldout_change(self) -> float | None:
         """Give after - before in nats; below 0 is better."""
