@@ -24,7 +24,8 @@ from multigraft_trainer.adapter import Adapter
 from multigraft_trainer.schedules import check_schedule, compute_factor
 
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_
-LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)  # above, its square overflows AdamW's fp32 second moment
+FP32 = torch.finfo(torch.float32)
+LARGEST_GRADIENT = math.sqrt(FP32.max)  # above, its square overflows AdamW's fp32 second moment
 
 
 @dataclass(frozen=True)
@@ -219,21 +220,24 @@ def _count(progress: Progress, result: StepResult, num_supervised: int) -> Progr
 
 
 def _check_ranges(options: OptimizerOptions) -> None:
-    problems = {
-        f"training.maxSteps: got {options.total_steps}, want at least 1": options.total_steps < 1,
-        f"training.learningRate: got {options.learning_rate}, want a finite number above 0": not (
-            0 < options.learning_rate < math.inf
+    # Above 0 and finite is not enough: the update is fp32, where 1e99 is infinite and an epsilon of 1e-99 divides by 0.
+    ranges = {
+        f"training.maxSteps: got {options.total_steps}, want at least 1": options.total_steps >= 1,
+        f"training.learningRate: got {options.learning_rate}, want a normal fp32 number above 0": _is_normal(
+            options.learning_rate
         ),
-        f"training.adamBeta1: got {options.beta1}, want 0 <= x < 1": not 0 <= options.beta1 < 1,
-        f"training.adamBeta2: got {options.beta2}, want 0 <= x < 1": not 0 <= options.beta2 < 1,
-        f"training.adamEpsilon: got {options.epsilon}, want a finite number above 0": not 0
-        < options.epsilon
-        < math.inf,
-        f"training.weightDecay: got {options.weight_decay}, want 0 <= x <= 1": not 0 <= options.weight_decay <= 1,
-        f"training.maxGradNorm: got {options.max_grad_norm}, want a finite number, 0 or more": not (
-            0 <= options.max_grad_norm < math.inf
+        f"training.adamBeta1: got {options.beta1}, want 0 <= x < 1": 0 <= options.beta1 < 1,
+        f"training.adamBeta2: got {options.beta2}, want 0 <= x < 1": 0 <= options.beta2 < 1,
+        f"training.adamEpsilon: got {options.epsilon}, want a normal fp32 number above 0": _is_normal(options.epsilon),
+        f"training.weightDecay: got {options.weight_decay}, want 0 <= x <= 1": 0 <= options.weight_decay <= 1,
+        f"training.maxGradNorm: got {options.max_grad_norm}, want 0 or a normal fp32 number": (
+            options.max_grad_norm == 0 or _is_normal(options.max_grad_norm)
         ),
     }
-    for message, is_wrong in problems.items():
-        if is_wrong:
+    for message, is_right in ranges.items():
+        if not is_right:
             raise RefusalError(Reason.INVALID_SPEC, message)
+
+
+def _is_normal(value: float) -> bool:
+    return FP32.tiny <= value <= FP32.max

@@ -83,8 +83,7 @@ def _load(
 def _read_config(path: Path) -> JsonObject:
     check_plain_file(path)
     try:
-        config = json.loads(read_small_file(path, max_bytes=MAX_CONFIG_BYTES), parse_constant=_refuse_constant)
-        return {**config}
+        return dict(**json.loads(read_small_file(path, max_bytes=MAX_CONFIG_BYTES), parse_constant=_refuse_constant))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, TypeError) as error:
         raise ValueError(f"{path.name}: is no JSON object: {error}") from error
 

@@ -1,4 +1,4 @@
-"""The success gate: a job succeeded if its adapter, read back from disk, is whole, finite, its own, and has an effect."""
+"""The success gate: an adapter counts if, read back from disk, it is whole, finite, its own, and has an effect."""
 
 from __future__ import annotations
 

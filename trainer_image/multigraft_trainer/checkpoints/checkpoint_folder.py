@@ -9,10 +9,12 @@ COMPLETE                                          SHA-256 of the manifest; witho
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,8 @@ FOLDER_PATTERN = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
 
 MAX_JSON_BYTES = 64 * 1024 * 1024  # a summary with a loss for each of a million steps takes about 30 MB
 MAX_MARKER_BYTES = 4096
+# Missing, a link, or (without a number) what durable_files refuses. Other errors may pass: a mount that is away.
+NOT_AS_WRITTEN = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, None)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class IncompleteCheckpointError(Exception):
 
 class CorruptCheckpointError(Exception):
     """The folder was complete once and is not what it was."""
+
+
+class UnreadableCheckpointError(Exception):
+    """The system would not let us read a file that is there; it may be good and readable again later."""
 
 
 def fill_folder(folder: Path, snapshot: AdapterSnapshot) -> str:
@@ -101,13 +109,12 @@ def verify_folder(folder: Path) -> str:
     Raises:
         IncompleteCheckpointError: If there is no marker.
         CorruptCheckpointError: If anything is missing or changed; names the file.
+        UnreadableCheckpointError: If the system refuses to read a file.
         NewerFormatError: If a newer version wrote it.
     """
     marked = read_marker(folder)
-    try:
+    with _explain_os_errors(MANIFEST_FILE):
         data = read_small_file(folder / MANIFEST_FILE, max_bytes=MAX_JSON_BYTES)
-    except OSError as error:
-        raise CorruptCheckpointError(f"{MANIFEST_FILE} cannot be read: {error}") from error
     if hashlib.sha256(data).hexdigest() != marked:
         raise CorruptCheckpointError(f"{MANIFEST_FILE} is not the one that {MARKER_FILE} names")
     try:
@@ -145,11 +152,19 @@ def load_folder(folder: Path) -> AdapterSnapshot:
     return AdapterSnapshot(state, peft_config, weights, moments)
 
 
-def _verify_file(path: Path, entry: FileEntry) -> None:
+@contextmanager
+def _explain_os_errors(name: str) -> Iterator[None]:
     try:
-        sha256, num_bytes = hash_file(path)
+        yield
     except OSError as error:
-        raise CorruptCheckpointError(f"{path.name} cannot be read: {error}") from error
+        if error.errno in NOT_AS_WRITTEN:
+            raise CorruptCheckpointError(f"{name}: {error}") from error
+        raise UnreadableCheckpointError(f"{name}: {error}") from error
+
+
+def _verify_file(path: Path, entry: FileEntry) -> None:
+    with _explain_os_errors(path.name):
+        sha256, num_bytes = hash_file(path)
     if num_bytes != entry.num_bytes:
         raise CorruptCheckpointError(f"{path.name} has {num_bytes} bytes, its manifest says {entry.num_bytes}")
     if sha256 != entry.sha256:

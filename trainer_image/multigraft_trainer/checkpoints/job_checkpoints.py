@@ -22,6 +22,7 @@ from multigraft_trainer.checkpoints.checkpoint_folder import (
     AdapterSnapshot,
     CorruptCheckpointError,
     IncompleteCheckpointError,
+    UnreadableCheckpointError,
     fill_folder,
     load_folder,
     read_marker,
@@ -100,6 +101,8 @@ class JobCheckpoints:
                 passed_over.append(PassedOver(folder.name, f"is incomplete: {error}"))
             except CorruptCheckpointError as error:
                 passed_over.append(PassedOver(folder.name, f"is corrupt: {error}; {set_aside(folder)}"))
+            except UnreadableCheckpointError as error:
+                passed_over.append(PassedOver(folder.name, f"cannot be read: {error}"))
             except NewerFormatError as error:
                 raise RefusalError(Reason.INVALID_CHECKPOINT, f"{folder.name} of {job}: {error}") from error
             else:
@@ -122,13 +125,15 @@ class JobCheckpoints:
         """
         if keep_last < 1:
             raise ValueError(f"keep_last: got {keep_last}, want at least 1")
-        kept = 0
+        steps: set[int] = set()  # of complete ones; a replaced one does not count beside that which replaced it
         with refuse_if_not_writable(f"old checkpoints of {job}"):
             for folder in self._list(job):
-                marker = _marker_of(folder)
-                kept += marker is not None
-                is_needed = marker is not None and (kept <= keep_last or marker in pinned)
-                if not is_needed and (folder / MANIFEST_FILE).is_file():
+                marker, step = _marker_of(folder), _step_of(folder)
+                is_newest = marker is not None and step not in steps and len(steps) < keep_last
+                if is_newest:
+                    steps.add(step)
+                is_ours = is_plain_folder(folder) and (folder / MANIFEST_FILE).is_file()
+                if is_ours and not is_newest and marker not in pinned:
                     discard_folder(folder)
 
     def _rank(self, job: str, prefer: CheckpointRef | None) -> list[Path]:
@@ -165,9 +170,7 @@ def _make_room(final: Path, replaced: Path) -> None:
     """Move away what bears the name: a good checkpoint stays loadable until the new one is complete."""
     if not final.is_symlink() and not final.exists():
         return
-    try:
-        verify_folder(final)
-    except (IncompleteCheckpointError, CorruptCheckpointError, NewerFormatError):
+    if not _is_good(final):
         make_room(final)
         return
     if is_plain_folder(replaced):
@@ -175,11 +178,12 @@ def _make_room(final: Path, replaced: Path) -> None:
     move_entry(final, replaced)
 
 
-def _is_good(folder: Path, manifest_sha256: str) -> bool:
+def _is_good(folder: Path, manifest_sha256: str | None = None) -> bool:
     try:
-        return verify_folder(folder) == manifest_sha256
-    except (IncompleteCheckpointError, CorruptCheckpointError, NewerFormatError):
+        found = verify_folder(folder)
+    except (IncompleteCheckpointError, CorruptCheckpointError, UnreadableCheckpointError, NewerFormatError):
         return False
+    return manifest_sha256 in (None, found)
 
 
 def _marker_of(folder: Path) -> str | None:
