@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from multigraft.api.reasons import Reason, RefusalError
+
 
 @dataclass(frozen=True)
 class PackedSample:
@@ -42,3 +44,44 @@ class PackedMicrobatch:
     def samples(self) -> tuple[PackedSample, ...]:
         """Give all samples in token order."""
         return tuple(sample for segment in self.segments for sample in segment.samples)
+
+
+def check_packed(microbatch: PackedMicrobatch, vocab_size: int) -> None:
+    """Check what would otherwise train on the wrong rows, or kill the device for all adapters.
+
+    Raises:
+        RefusalError: TokenOutOfRange, if an id is not below `vocab_size`.
+        ValueError: If segments or samples do not cover the tokens in order, or a target lies outside its segment.
+    """
+    num_tokens = len(microbatch.input_ids)
+    if microbatch.positions.shape != microbatch.input_ids.shape:
+        raise ValueError(f"positions: got {len(microbatch.positions)}, want one for each of {num_tokens} tokens")
+    ids = torch.cat([microbatch.input_ids, *(segment.target_ids for segment in microbatch.segments)])
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise RefusalError(
+            Reason.TOKEN_OUT_OF_RANGE,
+            f"token ids from {int(ids.min())} to {int(ids.max())}; the embedding has {vocab_size} rows",
+        )
+    end = 0
+    for segment in microbatch.segments:
+        if segment.start != end or segment.end < segment.start:
+            raise ValueError(f"segment [{segment.start}, {segment.end}): want start {end} and end >= start")
+        _check_segment(segment)
+        end = segment.end
+    if end != num_tokens:
+        raise ValueError(f"segments end at token {end}, want {num_tokens}")
+
+
+def _check_segment(segment: PackedSegment) -> None:
+    end = segment.start
+    for sample in segment.samples:
+        if sample.start != end or sample.end < sample.start:
+            raise ValueError(f"sample [{sample.start}, {sample.end}): want start {end} and end >= start")
+        end = sample.end
+    if end != segment.end:
+        raise ValueError(f"samples end at token {end}, want {segment.end}")
+    targets = segment.target_positions
+    if targets.shape != segment.target_ids.shape:
+        raise ValueError(f"target_ids: got {len(segment.target_ids)}, want one for each of {len(targets)} positions")
+    if len(targets) and not segment.start <= int(targets.min()) <= int(targets.max()) < segment.end:
+        raise ValueError(f"target_positions: want all in [{segment.start}, {segment.end})")
