@@ -29,7 +29,7 @@ class LabelRequirement(Spec):
         Rule(
             cel="(has(self.values) && size(self.values) > 0) == (self.operator in ['In', 'NotIn'])",
             holds=_values_fit_operator,
-            message="values must be given for operator In and NotIn, and left out for Exists and DoesNotExist",
+            message="must be given for operator In and NotIn, and left out for Exists and DoesNotExist",
             field="values",
             reads=("operator", "values"),
         ),

@@ -63,14 +63,14 @@ class Toleration(Spec):
         Rule(
             cel="has(self.key) || self.operator == 'Exists'",
             holds=_key_or_exists,
-            message="operator must be Exists where key is left out",
+            message="must be Exists where key is left out",
             field="operator",
             reads=("key", "operator"),
         ),
         Rule(
             cel="self.operator != 'Exists' || !has(self.value) || self.value == ''",
             holds=_exists_without_value,
-            message="value must be left out where operator is Exists",
+            message="must be left out where operator is Exists",
             field="value",
             reads=("operator", "value"),
         ),

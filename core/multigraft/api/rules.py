@@ -24,7 +24,7 @@ class Rule:
     message: str
     field: str  # the field that is reported; empty: the object
     reads: tuple[str, ...]  # the fields that must be well-formed for `holds` to make sense
-    shows_text: bool = False  # the message's fields are text of known length, which CEL may join within its budget
+    limits: str = ""  # of a decimal string: `> 0 and < 1`
 
     def explain(self, obj: JsonObject) -> str:
         """Fill the values of `obj` into the message."""
@@ -54,7 +54,7 @@ class UpdateRule:
     @property
     def message(self) -> str:
         """What the user is told."""
-        return f"{self.field} cannot be changed after creation; make a new object"
+        return "cannot be changed after creation; make a new object"
 
     def holds(self, new: JsonObject, old: JsonObject) -> bool:
         """Say whether the field is the same in both."""
@@ -107,10 +107,10 @@ def decimal_in_range(
     return Rule(
         cel=" && ".join(f"double(self.{field}) {sign} {limit!r}" for sign, limit in given),
         holds=lambda obj: all(_OBEYS[sign](float(obj[field]), limit) for sign, limit in given),
-        message=f'want {field} {wanted}, got "{{{field}}}"',
+        message=f'want a decimal string {wanted}, got "{{{field}}}"',
         field=field,
         reads=(field,),
-        shows_text=True,
+        limits=wanted,
     )
 
 
@@ -130,7 +130,7 @@ def only_alone(field: str, value: str) -> Rule:
     return Rule(
         cel=f"!('{value}' in self.{field}) || size(self.{field}) == 1",
         holds=lambda obj: value not in obj[field] or len(obj[field]) == 1,
-        message=f"{value} must be the only entry of {field}",
+        message=f"{value} must be the only entry",
         field=field,
         reads=(field,),
     )
@@ -141,7 +141,7 @@ def must_be_empty(field: str, why: str) -> Rule:
     return Rule(
         cel=f"!has(self.{field}) || size(self.{field}) == 0",
         holds=lambda obj: not obj.get(field),
-        message=f"{field} must be empty: {why}",
+        message=f"must be empty: {why}",
         field=field,
         reads=(field,),
     )
@@ -158,4 +158,4 @@ def unique_items(field: str, keys: tuple[str, ...] = ()) -> Rule:
         return len(seen) == len(set(seen))
 
     what = f"with the same {', '.join(keys)}" if keys else "that are equal"
-    return Rule(cel="", holds=holds, message=f"{field} holds two entries {what}", field=field, reads=(field,))
+    return Rule(cel="", holds=holds, message=f"holds two entries {what}", field=field, reads=(field,))

@@ -11,7 +11,16 @@ from decimal import Decimal
 from functools import cache
 from typing import Annotated, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
 
@@ -29,8 +38,10 @@ _KEY_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 LABEL_KEY_PATTERN = f"^{_KEY_PREFIX}{_KEY_NAME}$"
 ANNOTATION_KEY_PATTERN = f"^{_KEY_PREFIX.replace('a-z', 'A-Za-z')}{_KEY_NAME}$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+MODULE_PATTERN = r"^[!-~]+$"
 QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
+MAX_ANNOTATION_BYTES = 256 << 10  # keys and values, as the API server counts them
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -136,11 +147,20 @@ Choice = Annotated[Value, Field(strict=False)]
 DecimalString = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=32)]
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 StorageUri = Annotated[str, Field(min_length=1, max_length=1024)]
-ModulePattern = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
+ModulePattern = Annotated[str, Field(min_length=1, max_length=512, pattern=MODULE_PATTERN)]
 """A module name, suffix or regular expression: printable ASCII without blanks."""
+
+
+def _check_quantity(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(value)
+    except ValidationError as error:  # one error in place of one for each branch of the union
+        raise PydanticCustomError("quantity", "want a quantity") from error
+
 
 Quantity = Annotated[
     Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)],
+    WrapValidator(_check_quantity),
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]
@@ -187,3 +207,11 @@ class ObjectMeta(BaseModel):
     owner_references: list[JsonValue] = Field(default_factory=list)
     managed_fields: list[JsonValue] = Field(default_factory=list)
     self_link: str | None = None
+
+    @model_validator(mode="after")
+    def _limit_annotations(self) -> Self:
+        num_bytes = sum(len(text.encode()) for pair in self.annotations.items() for text in pair)
+        if num_bytes > MAX_ANNOTATION_BYTES:
+            text = f"annotations of {num_bytes} bytes in all, want at most {MAX_ANNOTATION_BYTES}"
+            raise PydanticCustomError("rule", "{text}", {"text": text})
+        return self

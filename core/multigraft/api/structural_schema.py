@@ -92,7 +92,7 @@ class _StructuralSchema(GenerateJsonSchema):
         pattern, longest = json.dumps(keys["pattern"]), keys["maxLength"]
         return {
             "type": "object",
-            "maxProperties": schema["max_length"],
+            "maxProperties": schema.get("max_length"),
             "additionalProperties": self.generate_inner(schema["values_schema"]),
             "x-kubernetes-validations": [
                 {
@@ -117,6 +117,8 @@ def _inline(schema: JsonObject, definitions: JsonObject) -> JsonObject:
     found: JsonObject = {}
     for key in sorted(schema.keys() - {"title"}, key=_KEY_ORDER.index):
         value = schema[key]
+        if value is None:
+            continue
         if key == "properties":
             found[key] = {name: _inline(inner, definitions) for name, inner in value.items()}
         elif key in {"items", "additionalProperties"}:
@@ -128,7 +130,7 @@ def _inline(schema: JsonObject, definitions: JsonObject) -> JsonObject:
 
 def _rule(rule: Rule) -> JsonObject:
     found = {"rule": rule.cel, "message": rule.message.partition(", got ")[0]}
-    if rule.shows_text:
+    if rule.limits:  # a decimal string has a greatest length, so that CEL's budget allows to show it
         found["messageExpression"] = _message_expression(rule.message)
     if rule.field:
         found["fieldPath"] = f".{rule.field}"

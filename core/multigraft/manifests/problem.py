@@ -1,0 +1,28 @@
+"""A problem or note about a manifest, printed as one line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One line for the user: where, which field, what was found and what is wanted."""
+
+    file: str
+    message: str
+    document: str = ""  # `document 2`
+    line: int | None = None
+    object: str = ""  # `AdapterJob team-a/support`
+    field: str = ""  # `spec.training.learningRate`
+
+    def __str__(self) -> str:
+        line = f", line {self.line}" if self.line is not None else ""
+        owner = f" ({self.object})" if self.object else ""
+        where = f" {self.document}{line}{owner}:" if self.document else ""
+        field = f" {self.field}:" if self.field else ""
+        return " ".join(f"{self.file}:{where}{field} {self.message}".split())
+
+    def as_json(self) -> dict[str, str | int | None]:
+        """Give the parts for `--json`."""
+        return asdict(self)
