@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from multigraft_trainer.intake.formats import Conversation
-from multigraft_trainer.intake.template import Rendering, TemplateFault, Variant
+from multigraft_trainer.intake.template import Rendering, RenderRequest, TemplateFault, Variant
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 
 Message = dict[str, Any]
@@ -48,7 +48,8 @@ def find_anchored_span(
             Variant(messages=_replace(messages, turn - 1, earlier)),
             Variant(messages=[*messages[: turn - 1], earlier]),
         ]
-    at_first, at_last, alone, question, prompted, *before = template.render(messages, conversation.tools, variants)
+    [results] = template.render([RenderRequest(messages, conversation.tools, variants)])
+    at_first, at_last, alone, question, prompted, *before = results
     place = _locate(text, at_first)
     last_place = _locate(text, at_last)
     floor = _locate(text, before[0]) if turn else (0, 0)

@@ -21,7 +21,7 @@ from multigraft_trainer.intake.anchors import find_anchored_span
 from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.formats import Conversation
 from multigraft_trainer.intake.rendered_check import check_rendered
-from multigraft_trainer.intake.template import Rendering, TemplateFault, Variant
+from multigraft_trainer.intake.template import Rendering, RenderRequest, TemplateFault, Variant
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 
 Span = tuple[int, int]
@@ -39,26 +39,50 @@ class RenderedConversation:
     spans: tuple[Span, ...]
 
 
-def render_conversation(
-    conversation: Conversation, template: ProbedTemplate, *, end_texts: Sequence[str]
-) -> RenderedConversation:
-    """Render a conversation and find what is supervised in it.
+def render_conversations(
+    conversations: Sequence[Conversation], template: ProbedTemplate, *, end_texts: Sequence[str]
+) -> list[RenderedConversation | RowError | SpansNotFoundError]:
+    """Render conversations and find what is supervised in them.
 
     Args:
         end_texts: Texts of the special tokens, which may end a turn; white space after such an end is not supervised.
 
+    Returns:
+        Per conversation what was found, or a `RowError` (`TemplateRefused`, `NotRendered`), or a `SpansNotFoundError`
+        if no way holds.
+
     Raises:
-        RowError: `TemplateRefused`, `NotRendered`.
-        SpansNotFoundError: If no way holds.
         RefusalError: `InvalidChatTemplate`, from the sandbox.
     """
-    messages = [turn.message for turn in conversation.turns]
+    results = template.render([_build_request(conversation, template) for conversation in conversations])
+    outcomes: list[RenderedConversation | RowError | SpansNotFoundError] = []
+    for conversation, (whole, *prefixes) in zip(conversations, results, strict=True):
+        try:
+            outcomes.append(_find_spans(conversation, whole, prefixes, template, end_texts))
+        except (RowError, SpansNotFoundError) as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def _build_request(conversation: Conversation, template: ProbedTemplate) -> RenderRequest:
     marked = template.has_marks(conversation.tools)
-    variants = [] if marked else _prefix_variants(conversation)
-    whole, *prefixes = template.render(messages, conversation.tools, [Variant(marks=marked), *variants])
+    variants = [Variant(marks=marked)]
+    if not marked:
+        for turn in conversation.supervised_turns:
+            variants += [Variant(upto=turn, generation_prompt=True), Variant(upto=turn + 1)]
+    return RenderRequest([turn.message for turn in conversation.turns], conversation.tools, variants)
+
+
+def _find_spans(
+    conversation: Conversation,
+    whole: Rendering | TemplateFault,
+    prefixes: Sequence[Rendering | TemplateFault],
+    template: ProbedTemplate,
+    end_texts: Sequence[str],
+) -> RenderedConversation:
     if isinstance(whole, TemplateFault):
         raise RowError(RowCode.TEMPLATE_REFUSED, whole.message)
-    if marked:
+    if template.has_marks(conversation.tools):
         spans = _take_marked(conversation, whole)
     else:
         spans = []
@@ -72,14 +96,6 @@ def render_conversation(
         raise SpansNotFoundError("turns overlap in the rendered text")
     check_rendered(conversation, whole.text, spans)
     return RenderedConversation(whole.text, tuple((start, end) for start, end in spans if start < end))
-
-
-def _prefix_variants(conversation: Conversation) -> list[Variant]:
-    return [
-        variant
-        for turn in conversation.supervised_turns
-        for variant in (Variant(upto=turn, generation_prompt=True), Variant(upto=turn + 1))
-    ]
 
 
 def _span_between(text: str, before: Rendering | TemplateFault, after: Rendering | TemplateFault) -> Span | None:

@@ -56,6 +56,15 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class RenderRequest:
+    """A conversation, and the ways in which it is to be rendered."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    variants: Sequence[Variant]
+
+
+@dataclass(frozen=True)
 class Rendering:
     """A rendered text; `spans` are [start, end) of its {% generation %} blocks, None if they could not be found."""
 
@@ -134,26 +143,25 @@ class TemplateRenderer:
         """Tell whether the template marks what the assistant generates with {% generation %}."""
         return self._marked[self._template.pick(tools)]
 
-    def render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, variants: Sequence[Variant]
-    ) -> list[Rendering | TemplateFault]:
-        """Render a conversation in each of the given ways.
+    def render(self, requests: Sequence[RenderRequest]) -> list[list[Rendering | TemplateFault]]:
+        """Render conversations, each in each of its ways; many at once save waiting for the child.
 
         Raises:
             RefusalError: `InvalidChatTemplate` if the template breaks the sandbox's rules or a limit; the child ends.
         """
-        self._send(
-            {
-                "template": self._template.pick(tools),
-                "messages": messages,
-                "tools": tools,
-                "variants": [
-                    {"upto": v.upto, "prompt": v.generation_prompt, "marks": v.marks, "messages": v.messages}
-                    for v in variants
-                ],
-            }
-        )
-        return [self._read_result(self._receive()) for _ in variants]
+        self._send([self._build_message(request) for request in requests])
+        return [[self._read_result(self._receive()) for _ in request.variants] for request in requests]
+
+    def _build_message(self, request: RenderRequest) -> dict[str, Any]:
+        return {
+            "template": self._template.pick(request.tools),
+            "messages": request.messages,
+            "tools": request.tools,
+            "variants": [
+                {"upto": v.upto, "prompt": v.generation_prompt, "marks": v.marks, "messages": v.messages}
+                for v in request.variants
+            ],
+        }
 
     def _read_result(self, answer: dict[str, Any]) -> Rendering | TemplateFault:
         match answer.get("fault"):
@@ -181,7 +189,7 @@ class TemplateRenderer:
     def _refuse(self, what: str) -> RefusalError:
         return RefusalError(Reason.INVALID_CHAT_TEMPLATE, f"chat template {self._template.origin}: {what}")
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: object) -> None:
         pipe = self._child.stdin
         if pipe is None or pipe.closed:
             raise self._refuse("was stopped before")

@@ -9,7 +9,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from multigraft.api.reasons import Reason, RefusalError
-from multigraft_trainer.intake.template import ChatTemplate, Rendering, TemplateFault, TemplateRenderer, Variant
+from multigraft_trainer.intake.template import (
+    ChatTemplate,
+    Rendering,
+    RenderRequest,
+    TemplateFault,
+    TemplateRenderer,
+    Variant,
+)
 
 Message = dict[str, Any]
 
@@ -55,14 +62,9 @@ class ProbedTemplate:
         """Tell whether the template has {% generation %} blocks."""
         return self._renderer.has_marks(tools)
 
-    def render(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None, variants: Sequence[Variant]
-    ) -> list[Rendering | TemplateFault]:
+    def render(self, requests: Sequence[RenderRequest]) -> list[list[Rendering | TemplateFault]]:
         """Render as `TemplateRenderer.render`."""
-        if self._as_parts:
-            messages = _in_parts(messages)
-            variants = [v if v.messages is None else replace(v, messages=_in_parts(v.messages)) for v in variants]
-        return self._renderer.render(messages, tools, variants)
+        return self._renderer.render([_in_parts(request) for request in requests] if self._as_parts else requests)
 
     def _probe(self) -> None:
         turns = [{"role": "user", "content": _USER}, {"role": "assistant", "content": _ASSISTANT}]
@@ -71,7 +73,7 @@ class ProbedTemplate:
             for messages in (turns, [{"role": "system", "content": _SYSTEM}, *turns]):
                 asked = len(messages) - 1
                 variants = [Variant(), Variant(upto=asked), Variant(upto=asked, generation_prompt=True)]
-                whole, question, prompted = self.render(messages, None, variants)
+                [[whole, question, prompted]] = self.render([RenderRequest(messages, None, variants)])
                 if isinstance(whole, TemplateFault):
                     what = what or f"cannot render a plain conversation: {whole.message}"
                 elif _USER in whole.text and _ASSISTANT in whole.text:
@@ -88,5 +90,10 @@ def _generation_prompt(question: Rendering | TemplateFault, prompted: Rendering 
     return prompted.text.removeprefix(question.text) if prompted.text.startswith(question.text) else ""
 
 
-def _in_parts(messages: list[Message]) -> list[Message]:
+def _in_parts(request: RenderRequest) -> RenderRequest:
+    variants = [v if v.messages is None else replace(v, messages=_wrap(v.messages)) for v in request.variants]
+    return RenderRequest(_wrap(request.messages), request.tools, variants)
+
+
+def _wrap(messages: list[Message]) -> list[Message]:
     return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]

@@ -3,9 +3,10 @@
 A template is a program from a model folder. Jinja's sandbox keeps it from Python's internals; the process bounds what
 the sandbox cannot: endless loops, exponential strings, huge powers. Started by `template.TemplateRenderer`.
 
-One JSON object per line. In: first {"templates", "variables", "now", "limits"}, then requests
-{"template", "messages", "tools", "variants": [{"upto", "prompt", "marks", "messages"}]}. Out: one line per set-up and
-per variant, {"text", "spans"} or {"fault", "detail"}.
+One JSON value per line. In: first {"templates", "variables", "now", "limits"}, then lists of requests
+{"template", "messages", "tools", "variants": [{"upto", "prompt", "marks", "messages"}]}. Out: one line for the set-up
+and one per variant, {"text", "spans"} or {"fault", "detail"}. A list is read whole before it is answered, so that the
+two sides never wait for each other's pipe.
 
 Same environment as transformers' `apply_chat_template` (trim_blocks, lstrip_blocks, loop controls, tojson,
 raise_exception, strftime_now, {% generation %}); written from its documented behaviour.
@@ -18,6 +19,7 @@ import random
 import re
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, NoReturn
@@ -29,6 +31,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+FLUSH_SECONDS = 0.5  # answers are sent in one go, but the parent sees that there is progress
 FIRST_PRIVATE_USE = 0xE000  # Unicode private use area, 6400 characters: marks are two that the text does not hold
 
 
@@ -180,20 +183,29 @@ def answer(requests: Iterator[str]) -> Iterator[dict[str, Any]]:
         return
     yield {"marked": renderer.marked}
     for line in requests:
-        request = json.loads(line)
-        for variant in request["variants"]:
-            limit_cpu(setup["limits"]["cpu_seconds"])
-            try:
-                result = renderer.render(request, variant)
-            except Exception as error:  # noqa: BLE001
-                result = describe_fault(error)
-            yield result
+        for request in json.loads(line):
+            for variant in request["variants"]:
+                limit_cpu(setup["limits"]["cpu_seconds"])
+                try:
+                    result = renderer.render(request, variant)
+                except Exception as error:  # noqa: BLE001
+                    result = describe_fault(error)
+                yield result
 
 
 def main() -> None:
-    for result in answer(iter(sys.stdin.readline, "")):
-        sys.stdout.write(json.dumps(result) + "\n")
+    flushed = time.monotonic()
+
+    def read_line() -> str:
         sys.stdout.flush()
+        return sys.stdin.readline()
+
+    for result in answer(iter(read_line, "")):
+        sys.stdout.write(json.dumps(result) + "\n")
+        if time.monotonic() - flushed > FLUSH_SECONDS:
+            sys.stdout.flush()
+            flushed = time.monotonic()
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from multigraft.api.adapter_job import LongSamplePolicy
 from multigraft_trainer.intake.account import Account, OutOfRange
+from multigraft_trainer.intake.batching import iterate_batches
 from multigraft_trainer.intake.codes import RowCode
 from multigraft_trainer.intake.mask import build_mask
 from multigraft_trainer.intake.options import IntakeOptions
@@ -43,7 +44,8 @@ class Tokeniser:
 
     def tokenise(self, texts: Iterable[PreparedText]) -> Iterator[TokenisedSample]:
         """Give the samples that train, in order; the others go to the account."""
-        for batch in _batches(texts):
+        batches = iterate_batches(texts, max_items=_BATCH_ROWS, max_size=_BATCH_CHARS, size=lambda text: len(text.text))
+        for batch in batches:
             for is_rendered in (True, False):
                 group = [text for text in batch if text.is_rendered is is_rendered]
                 encodings = self.tokenizer.backend.encode_batch(
@@ -101,16 +103,3 @@ class Tokeniser:
 
     def _drop(self, row: int, code: RowCode, message: str) -> None:
         self.account.dropped.append(DroppedRow(row, code.value, message))
-
-
-def _batches(texts: Iterable[PreparedText]) -> Iterator[list[PreparedText]]:
-    batch: list[PreparedText] = []
-    num_chars = 0
-    for text in texts:
-        batch.append(text)
-        num_chars += len(text.text)
-        if len(batch) == _BATCH_ROWS or num_chars > _BATCH_CHARS:
-            yield batch
-            batch, num_chars = [], 0
-    if batch:
-        yield batch
