@@ -188,10 +188,18 @@ def _documented(root: Path, globs: tuple[str, ...]) -> list[tuple[str, _Document
         module = ".".join(part for part in parts if not part.startswith("_"))
         found += [
             (module, node)
-            for node in ast.walk(tree)
+            for node in _definitions(tree)
             if isinstance(node, _Documented) and not node.name.startswith("_") and ast.get_docstring(node)
         ]
     return found
+
+
+def _definitions(parent: ast.Module | ast.ClassDef) -> Iterator[ast.stmt]:
+    """Give functions, classes and their methods; bodies of functions are not searched."""
+    for node in parent.body:
+        yield node
+        if isinstance(node, ast.ClassDef):
+            yield from _definitions(node)
 
 
 def _docstring(node: _Documented) -> str:

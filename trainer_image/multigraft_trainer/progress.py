@@ -16,6 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from multigraft_trainer.printable import printable
+from multigraft_trainer.report.numbers import format_loss
 from multigraft_trainer.results import JobState, StepRecord
 
 PLAIN_INTERVAL_SECONDS = 5.0
@@ -157,8 +159,8 @@ class PlainProgress:
     def close(self) -> None: ...
 
     def _print(self, text: str) -> None:
-        # One line per event whatever the width: logs are grepped, and a message may hold anything.
-        self._console.print(Text(text), soft_wrap=True, highlight=False)
+        # One line per event whatever the width: logs are grepped.
+        self._console.print(Text(printable(text)), soft_wrap=True, highlight=False)
 
 
 class LiveProgress:
@@ -186,7 +188,7 @@ class LiveProgress:
         if job in self.seen.jobs:
             self.seen.jobs[job].state = state.value
         if message:
-            self._console.print(Text(f"{job}: {state.value}: {message}"))
+            self._console.print(Text(printable(f"{job}: {state.value}: {message}")))
 
     def close(self) -> None:
         self._live.stop()
@@ -216,7 +218,7 @@ def render_progress(seen: RunProgress) -> Table:
     for job in seen.jobs.values():
         share = seen.last_tokens_by_job.get(job.job, 0) / seen.last_capacity
         table.add_row(
-            Text(job.job),
+            Text(printable(job.job)),
             str(job.rank),
             f"{job.steps}/{job.total_steps}",
             ProgressBar(total=max(job.total_steps, 1), completed=job.steps, width=18),
@@ -225,8 +227,3 @@ def render_progress(seen: RunProgress) -> Table:
             f"{100 * share:.0f} %" if job.state == "Running" else job.state,
         )
     return table
-
-
-def format_loss(loss: float | None) -> str:
-    """Give a loss with three decimals, `-` when there is none or it is not finite; never 0 for NaN."""
-    return "-" if loss is None or loss != loss or abs(loss) == float("inf") else f"{loss:.3f}"

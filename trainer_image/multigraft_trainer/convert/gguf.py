@@ -27,12 +27,13 @@ _STRING, _ARRAY = 8, 9
 
 def dequantise_f32(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Give the values as they are."""
-    return np.frombuffer(data.tobytes(), dtype=np.float32)
+    values: NDArray[np.float32] = np.frombuffer(data.tobytes(), dtype=np.float32)
+    return values
 
 
 def dequantise_f16(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Widen; no value changes."""
-    return data.view(np.float16).astype(np.float32)
+    return np.frombuffer(data.tobytes(), dtype=np.float16).astype(np.float32)
 
 
 def dequantise_q8_0(data: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -50,7 +51,8 @@ def dequantise_q4_1(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     blocks = data.reshape(-1, 4 + BLOCK_ELEMENTS // 2)
     scale_and_offset = blocks[:, :4].copy().view(np.float16).astype(np.float32)  # [num_blocks, 2]
     nibbles = np.concatenate([blocks[:, 4:] & 0x0F, blocks[:, 4:] >> 4], axis=1)  # [num_blocks, 32]
-    return (scale_and_offset[:, :1] * nibbles + scale_and_offset[:, 1:]).reshape(-1)
+    values: NDArray[np.float32] = scale_and_offset[:, :1] * nibbles + scale_and_offset[:, 1:]
+    return values.reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""Matplotlib without a display and without global state: the Agg canvas, imported when a picture is wanted."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DOTS_PER_INCH = 130
+
+
+def new_figure(*, width: float, height: float) -> tuple[Figure, Axes]:
+    """Give an empty figure of this size in inches and its only axes."""
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the PNG whole or not at all; a job name in a script that the font lacks is drawn as boxes."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH)
+    temporary.replace(path)
