@@ -82,7 +82,7 @@ def load_tokenizer(folder: Path) -> IntakeTokenizer:
             if the template is too long; `BaseModelInvalid` if there is no readable fast tokenizer.
     """
     config = _read_config(folder / _CONFIG_FILE)
-    if "auto_map" in config:
+    if config.get("auto_map"):
         text = f"{_CONFIG_FILE} has `auto_map`: the tokenizer needs Python code of the model folder, which is never run"
         raise RefusalError(Reason.REMOTE_CODE_REFUSED, text)
     if not (folder / "tokenizer.json").is_file():
