@@ -39,6 +39,7 @@ STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
 MARKER_FILE = "COMPLETE"
 FILES = (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE, STATE_FILE)
+MARKER_PATTERN = re.compile(r"[0-9a-f]{64}\n")
 FOLDER_PATTERN = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
 
 MAX_JSON_BYTES = 64 * 1024 * 1024  # a summary with a loss for each of a million steps takes about 30 MB
@@ -93,14 +94,26 @@ def read_marker(folder: Path) -> str:
     """Give the manifest's SHA-256 that the marker names, without a look at the other files.
 
     Raises:
-        IncompleteCheckpointError: If there is no marker, or the folder is a link.
+        IncompleteCheckpointError: If there is no whole marker, or the folder is a link.
     """
     if not is_plain_folder(folder):
         raise IncompleteCheckpointError("is no plain folder")
     try:
-        return read_small_file(folder / MARKER_FILE, max_bytes=MAX_MARKER_BYTES).decode("ascii", "replace").strip()
+        text = read_small_file(folder / MARKER_FILE, max_bytes=MAX_MARKER_BYTES).decode("ascii", "replace")
     except OSError as error:
         raise IncompleteCheckpointError(f"has no readable {MARKER_FILE} marker") from error
+    if not MARKER_PATTERN.fullmatch(text):
+        raise IncompleteCheckpointError(f"has a {MARKER_FILE} marker that is cut short")
+    return text.strip()
+
+
+def has_our_manifest(folder: Path) -> bool:
+    """Tell whether a folder is one of ours, whole or not, and no one else's."""
+    try:
+        Manifest.decode(read_small_file(folder / MANIFEST_FILE, max_bytes=MAX_JSON_BYTES))
+    except (OSError, ValueError):
+        return False
+    return is_plain_folder(folder)
 
 
 def verify_folder(folder: Path) -> str:

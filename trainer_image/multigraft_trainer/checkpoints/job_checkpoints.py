@@ -18,12 +18,12 @@ from multigraft.api.rules import JsonObject
 from multigraft_trainer.atomic_folder import discard_folder, move_entry, remove_leftovers, temporary_folder
 from multigraft_trainer.checkpoints.checkpoint_folder import (
     FOLDER_PATTERN,
-    MANIFEST_FILE,
     AdapterSnapshot,
     CorruptCheckpointError,
     IncompleteCheckpointError,
     UnreadableCheckpointError,
     fill_folder,
+    has_our_manifest,
     load_folder,
     read_marker,
     verify_folder,
@@ -118,7 +118,7 @@ class JobCheckpoints:
     def prune(self, job: str, *, keep_last: int, pinned: Collection[str] = ()) -> None:
         """Remove all but the newest `keep_last` complete checkpoints and those whose manifest hash is pinned.
 
-        Folders without our manifest are not ours and stay.
+        Folders without a manifest of ours stay.
 
         Raises:
             RefusalError: OUTPUT_NOT_WRITABLE.
@@ -132,8 +132,7 @@ class JobCheckpoints:
                 is_newest = marker is not None and step not in steps and len(steps) < keep_last
                 if is_newest:
                     steps.add(step)
-                is_ours = is_plain_folder(folder) and (folder / MANIFEST_FILE).is_file()
-                if is_ours and not is_newest and marker not in pinned:
+                if not is_newest and marker not in pinned and has_our_manifest(folder):
                     discard_folder(folder)
 
     def _rank(self, job: str, prefer: CheckpointRef | None) -> list[Path]:
@@ -171,11 +170,18 @@ def _make_room(final: Path, replaced: Path) -> None:
     if not final.is_symlink() and not final.exists():
         return
     if not _is_good(final):
-        make_room(final)
+        _clear_away(final)
         return
     if is_plain_folder(replaced):
         discard_folder(replaced)
     move_entry(final, replaced)
+
+
+def _clear_away(final: Path) -> None:
+    if _marker_of(final) is None and has_our_manifest(final):
+        discard_folder(final)
+    else:
+        make_room(final)
 
 
 def _is_good(folder: Path, manifest_sha256: str | None = None) -> bool:
