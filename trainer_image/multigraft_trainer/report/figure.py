@@ -28,6 +28,11 @@ def new_figure(*, width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def literal(text: str) -> str:
+    """Give a text that matplotlib draws as it stands; a bare `$` would start a formula."""
+    return text.replace("$", r"\$")
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write the PNG whole or not at all; a job name in a script that the font lacks is drawn as boxes."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multigraft_trainer.report.colours import choose_looks
-from multigraft_trainer.report.figure import new_figure, save_figure
+from multigraft_trainer.report.figure import literal, new_figure, save_figure
 from multigraft_trainer.results import JobResult, RunResult
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def draw_loss_curves(result: RunResult, path: Path) -> None:
         steps, losses = thin_history(job)
         look = looks[job.job]
         marker = "." if len(steps) <= 50 else None
-        axes.plot(steps, losses, color=look.colour, linestyle=look.line, marker=marker, linewidth=1.2, label=job.job)
+        axes.plot(
+            steps, losses, color=look.colour, linestyle=look.line, marker=marker, linewidth=1.2, label=literal(job.job)
+        )
         _mark_heldout(axes, job, look.colour)
     axes.set_xlabel("optimizer step of the job")
     axes.set_ylabel("loss (nats per supervised token)")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multigraft_trainer.report.colours import Look, choose_looks
-from multigraft_trainer.report.figure import new_figure, save_figure
+from multigraft_trainer.report.figure import literal, new_figure, save_figure
 from multigraft_trainer.results import HorizonResult, RunResult, SegmentShape
 
 if TYPE_CHECKING:
@@ -81,5 +81,5 @@ def _draw_segment(axes: Axes, segment: SegmentShape, at: int, bottom: int, look:
 def _add_legend(axes: Axes, looks: dict[str, Look]) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=look.colour, hatch=look.hatch, label=job) for job, look in looks.items()]
+    handles = [Patch(facecolor=look.colour, hatch=look.hatch, label=literal(job)) for job, look in looks.items()]
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -16,7 +16,7 @@ _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red"}
 
 def render_result_table(result: RunResult) -> RenderableType:
     """Give the table of all jobs, where their adapters lie, why the failed ones failed, and the sums of the run."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("job")
     table.add_column("state")
     for name in ("rank", "steps", "tokens"):

@@ -1,0 +1,52 @@
+import io
+
+from rich.console import Console
+
+from builders.run_result import make_job, make_result
+from multigraft_trainer.report.result_table import render_result_table
+from multigraft_trainer.results import JobState, RunResult
+
+
+def show(result: RunResult, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, _environ={})
+    console.print(render_result_table(result))
+    return console.file.getvalue()
+
+
+def test_a_row_has_steps_tokens_losses_and_the_place_of_the_adapter():
+    row = next(line for line in show(make_result()).splitlines() if line.startswith("default/alpha"))
+    want = ["default/alpha", "Succeeded", "8", "3/3", "1,300", "3.881", "->", "3.136", "out/adapters/default/alpha"]
+    assert row.split() == want
+
+
+def test_a_failed_job_says_why_below_the_table():
+    job = make_job(state=JobState.FAILED, reason="NonFinite", message="3 steps in a row", adapter_path=None)
+    assert "default/alpha: Failed: NonFinite: 3 steps in a row" in show(make_result(job)).splitlines()
+
+
+def test_a_job_without_heldout_rows_or_dataset_shows_dashes():
+    job = make_job(heldout_loss_before=None, heldout_loss_after=None, total_steps=None, steps=0, adapter_path=None)
+    row = next(line for line in show(make_result(job)).splitlines() if line.startswith("default/alpha"))
+    assert row.split() == ["default/alpha", "Succeeded", "8", "0", "1,300", "-", "-"]
+
+
+def test_the_last_line_sums_up_the_run():
+    got = show(make_result(), width=200).splitlines()[-1]
+    assert got == (
+        "1 adapters on one prepared/tiny (3 MiB), 240 tokens at 120/s, microbatches 80 % full, 20 s in all, "
+        "peak memory 3.00 GiB"
+    )
+
+
+def test_nothing_is_lost_in_a_narrow_terminal():
+    text = show(make_result(make_job(adapter_path="out/" + "x" * 150)), width=80)
+    assert text.count("x") - text.count("x", 0, text.index("out/")) >= 150
+    assert "3.881 -> 3.136" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_markup_and_control_codes_in_names_and_messages_are_not_obeyed():
+    job = make_job("default/[red]x", reason="NoWork", message="a\x1b[31mb", state=JobState.FAILED)
+    text = show(make_result(job))
+    assert "[red]x" in text
+    assert "\x1b" not in text
