@@ -17,12 +17,11 @@ _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red"}
 def render_result_table(result: RunResult) -> RenderableType:
     """Give the table of all jobs, where their adapters lie, why the failed ones failed, and the sums of the run."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("job")
-    table.add_column("state")
+    table.add_column("job", overflow="fold")
+    table.add_column("state", no_wrap=True)
     for name in ("rank", "steps", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("held-out loss", justify="right", no_wrap=True)
-    table.add_column("adapter", overflow="fold")
     for job in result.jobs:
         table.add_row(
             Text(printable(job.job)),
@@ -31,10 +30,10 @@ def render_result_table(result: RunResult) -> RenderableType:
             f"{job.steps}" if job.total_steps is None else f"{job.steps}/{job.total_steps}",
             format_count(job.num_tokens),
             format_heldout(job),
-            Text(printable(job.adapter_path or "-")),
         )
     reasons = [Text(format_reason(job)) for job in result.jobs if job.reason or job.message]
-    return Group(table, *reasons, Text(format_sums(result)))
+    adapters = [Text(printable(f"adapter: {job.adapter_path}")) for job in result.jobs if job.adapter_path]
+    return Group(table, Text(), *reasons, *adapters, Text(), Text(format_sums(result)))
 
 
 def format_heldout(job: JobResult) -> str:
