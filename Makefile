@@ -1,0 +1,51 @@
+# What one can do here. `make help` lists it.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check generate lock bench-cpu bench-gpu bench-planner test-gpu clean
+
+BIN := .venv/bin
+QUICKSTART := examples/01-quickstart
+PYTEST_ARGS ?=
+
+help: ## List the targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1|\2/' | column -t -s '|'
+
+setup: ## Make .venv from the lock file; nothing happens when it is up to date.
+	@scripts/setup
+
+run: setup ## Train four adapters at once on a real base model, on this machine (about three minutes on two cores).
+	@$(BIN)/python $(QUICKSTART)/prepare.py
+	@$(BIN)/multigraft run $(QUICKSTART)
+
+test: setup ## Run every test that this machine can run, in parallel; skips print their reason.
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n logical --dist worksteal $(PYTEST_ARGS)
+
+check: setup ## Lint, format, types, import rules, and that generated files are up to date.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/mypy $(wildcard examples/*/*.py)
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m multigraft.api.crd --check
+
+generate: setup ## Write the generated files (CRDs).
+	@$(BIN)/python -m multigraft.api.crd
+
+lock: setup ## Resolve the dependencies anew into requirements.lock.
+	@$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade \
+	  --custom-compile-command 'make lock' --extra dev --output-file requirements.lock pyproject.toml
+
+bench-cpu: setup ## Four jobs together against alone and against plain PEFT, on this machine's CPU.
+	@$(BIN)/python $(QUICKSTART)/prepare.py
+	@$(BIN)/python tests/benchmark/cpu/bench_quickstart.py
+
+bench-gpu: setup ## Throughput on one GPU against PEFT.
+	@$(BIN)/python tests/benchmark/gpu/bench_throughput.py
+
+bench-planner: setup ## Packing quality and planning time.
+	@$(BIN)/python tests/benchmark/planner/bench_planner.py
+
+test-gpu: setup ## The tests that need a CUDA device.
+	@$(BIN)/pytest -m gpu tests $(PYTEST_ARGS)
+
+clean: ## Remove what make made: .venv, the prepared base and caches. Your runs/ stay.
+	rm -rf .venv $(QUICKSTART)/prepared .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
