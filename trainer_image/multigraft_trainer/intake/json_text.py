@@ -66,14 +66,10 @@ def check_whole_characters(value: Any) -> None:
 
 
 def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH + 1):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_JSON_DEPTH):
+        children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
+        level = [child for child in children if isinstance(child, dict | list)]
         if not level:
             return
     raise _too_deep()
