@@ -39,6 +39,9 @@ LABEL_KEY_PATTERN = f"^{_KEY_PREFIX}{_KEY_NAME}$"
 ANNOTATION_KEY_PATTERN = f"^{_KEY_PREFIX.replace('a-z', 'A-Za-z')}{_KEY_NAME}$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 MODULE_PATTERN = r"^[!-~]+$"
+TIMESTAMP_PATTERN = (
+    r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]+)?(Z|[-+][0-2][0-9]:[0-5][0-9])$"
+)
 QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 MAX_ANNOTATION_BYTES = 256 << 10  # keys and values, as the API server counts them
@@ -159,7 +162,7 @@ def _check_quantity(value: object, check: ValidatorFunctionWrapHandler) -> objec
 
 
 Quantity = Annotated[
-    Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)],
+    Annotated[int, Field(ge=0, le=INT64_MAX)] | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)],
     WrapValidator(_check_quantity),
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
@@ -200,8 +203,8 @@ class ObjectMeta(BaseModel):
     uid: str | None = None
     generation: int | None = None
     resource_version: str | None = None
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
+    creation_timestamp: Annotated[str, Field(pattern=TIMESTAMP_PATTERN)] | None = None
+    deletion_timestamp: Annotated[str, Field(pattern=TIMESTAMP_PATTERN)] | None = None
     deletion_grace_period_seconds: int | None = None
     finalizers: list[str] = Field(default_factory=list)
     owner_references: list[JsonValue] = Field(default_factory=list)

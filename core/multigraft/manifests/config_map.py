@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import Any
 
 from multigraft.manifests.document import Document, Fault, Path
+from multigraft.manifests.field_errors import check_metadata
 from multigraft.manifests.wording import describe_got
 
 
@@ -27,7 +27,8 @@ class ConfigMap:
 
 def read_config_map(document: Document) -> ConfigMap | tuple[Fault, ...]:
     """Read `data` and `binaryData`, or say what is wrong with them."""
-    faults: list[Fault] = []
+    metadata = check_metadata(document)
+    faults = list(metadata) if isinstance(metadata, tuple) else []
     files: dict[str, bytes] = {}
     for field, decode in (("data", str.encode), ("binaryData", _decode_base64)):
         entries = document.value.get(field) or {}
@@ -45,10 +46,9 @@ def read_config_map(document: Document) -> ConfigMap | tuple[Fault, ...]:
                 faults.append(Fault(path, "key is in data and in binaryData"))
             else:
                 files[name] = content
-    if faults:
+    if faults or isinstance(metadata, tuple):
         return tuple(faults)
-    metadata: dict[str, Any] = document.value["metadata"]
-    return ConfigMap(metadata.get("namespace") or "default", metadata["name"], files)
+    return ConfigMap(metadata.namespace, metadata.name, files)
 
 
 def _decode_base64(text: str) -> bytes | None:

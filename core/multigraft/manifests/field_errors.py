@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,6 +26,8 @@ from multigraft.manifests.wording import (
     suggest_value,
 )
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 @cache
 def _root_schema(resource: Resource) -> JsonObject:
@@ -42,14 +44,31 @@ def _root_schema(resource: Resource) -> JsonObject:
 
 def check_object(document: Document, resource: Resource) -> AdapterJob | BaseModelPool | tuple[Fault, ...]:
     """Give the object of `document`, or every fault of it."""
-    root = _root_schema(resource)
-    value = drop_nulls({key: item for key, item in document.value.items() if key != "status"}, root)
+    spoken_of = {key: item for key, item in document.value.items() if key != "status"}
+    return _check(document, spoken_of, resource.model, _root_schema(resource))
+
+
+def check_metadata(document: Document) -> ObjectMeta | tuple[Fault, ...]:
+    """Give the metadata of an object of any kind, or every fault of it."""
+    root = {"type": "object", "properties": {"metadata": build_schema(ObjectMeta)}}
+    checked = _check(document, {"metadata": document.value.get("metadata")}, _AnyObject, root)
+    return checked.metadata if isinstance(checked, _AnyObject) else checked
+
+
+class _AnyObject(BaseModel):
+    metadata: ObjectMeta
+
+
+def _check(document: Document, value: JsonObject, model: type[Model], root: JsonObject) -> Model | tuple[Fault, ...]:
+    value = drop_nulls(value, root)
+    if isinstance(value.get("metadata"), dict) and value["metadata"].get("namespace") == "":
+        del value["metadata"]["namespace"]  # Kubernetes takes it for left out
     try:
-        return resource.model.model_validate(value, by_alias=True, by_name=False)
+        return model.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        faults = [_explain(detail, document, root, resource.model) for detail in error.errors()]
+        faults = [_explain(detail, document, root, model) for detail in error.errors()]
     bad_paths = [fault.path for fault in faults]
-    faults += _find_hidden_rule_faults(resource.model, value, (), bad_paths)
+    faults += _find_hidden_rule_faults(model, value, (), bad_paths)
     return tuple(dict.fromkeys(faults))
 
 
@@ -72,7 +91,9 @@ def _explain_value(value: Any, written: str | None, schema: JsonObject, limits: 
     is_scalar = schema.get("type") not in {"object", "array"}
     got = describe_got(value, written, show_text=is_scalar)
     if schema.get("pattern") == DECIMAL_PATTERN:
-        return f"got {got}, want {describe_decimal(value, written, schema, limits)}"
+        wanted = describe_decimal(value, written, schema, limits)
+        hint = suggest_value(value, written, schema) if isinstance(value, str) else ""  # the example has the number
+        return f"got {got}, want {wanted}{hint}"
     return f"got {got}, want {describe_wanted(schema)}{suggest_value(value, written, schema)}"
 
 

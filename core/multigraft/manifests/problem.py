@@ -21,7 +21,8 @@ class Problem:
         owner = f" ({self.object})" if self.object else ""
         where = f" {self.document}{line}{owner}:" if self.document else ""
         field = f" {self.field}:" if self.field else ""
-        return " ".join(f"{self.file}:{where}{field} {self.message}".split())
+        text = " ".join(f"{self.file}:{where}{field} {self.message}".split())
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
     def as_json(self) -> dict[str, str | int | None]:
         """Give the parts for `--json`."""

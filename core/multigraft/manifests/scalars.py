@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 Scalar = str | int | float | bool | None
 
@@ -54,7 +55,7 @@ def resolve_plain(text: str) -> Scalar:
 def as_json_number(number: float) -> int | float:
     """Give the number that is read back after Go wrote `number` as JSON: whole ones come back as integers."""
     if number.is_integer() and abs(number) < _JSON_WRITES_EXPONENT_FROM:
-        return int(number)
+        return int(Decimal(repr(number)))  # Go writes the shortest digits that give the double, padded with zeros
     return number
 
 

@@ -31,7 +31,8 @@ def describe_wanted(schema: JsonObject) -> str:
         return 'a whole number or a quoted quantity such as "500m" or "4Gi"'
     match schema.get("type"):
         case "integer":
-            return "a whole number" + _range_words(schema, "minimum", "maximum", "from {} to {}")
+            limit = {"maximum": api.INT64_MAX} if schema.get("format") == "int64" else {}
+            return "a whole number" + _range_words({**limit, **schema}, "minimum", "maximum", "from {} to {}")
         case "boolean":
             return "true or false"
         case "array":
@@ -93,11 +94,13 @@ def suggest_value(value: Any, written: str | None, schema: JsonObject) -> str:
         return f'; quote it: "{text}"' if _matches(text, schema) else ""
     if not isinstance(value, str):
         return ""
+    if option := _find_option(value, schema.get("enum", [])):
+        return f"; write {option}"
     if value.casefold() in {"none", "null", "nil", ""} and "default" in schema:
         return "; for the default leave the field out"
     if schema.get("type") in {"integer", "boolean"} and not isinstance(resolve_plain(value), str | None):
         return f"; write {value} without quotes"
-    return _suggest_option(value, schema.get("enum", []))
+    return ""
 
 
 def describe_decimal(value: Any, written: str | None, schema: JsonObject, rules: list[Rule]) -> str:
@@ -114,9 +117,7 @@ def _matches(text: str, schema: JsonObject) -> bool:
     return re.search(schema.get("pattern", ""), text) is not None
 
 
-def _suggest_option(value: str, options: list[str]) -> str:
+def _find_option(value: str, options: list[str]) -> str | None:
+    """Find the option that differs in case, blanks, dashes and underscores only."""
     plain = value.casefold().replace("_", "").replace("-", "").replace(" ", "")
-    for option in options:
-        if option.casefold() == plain:
-            return f"; write {option}"
-    return ""
+    return next((option for option in options if option.casefold() == plain), None)
