@@ -1,0 +1,31 @@
+"""Build an image from a Dockerfile of this project."""
+
+from pathlib import Path
+
+from cluster.images.python_base import python_base_archive, python_base_image
+from cluster.images.store import buildah, export_archive, images_folder
+from cluster.locks import exclusive
+
+
+def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str, str] | None = None) -> Path:
+    """Build a Dockerfile whose `ARG BASE_IMAGE` is the Python base made here, and return its docker-archive.
+
+    Args:
+        dockerfile: The file.
+        context: The folder that its COPY lines start from.
+        image: Full name of the image, such as localhost/multigraft/operator:test.
+        arguments: Further build arguments.
+
+    Raises:
+        ImageError: If a step fails; the text has the end of what it said.
+    """
+    python_base_archive()
+    archive = images_folder() / f"{image.replace('/', '_').replace(':', '_')}.tar"
+    given = {"BASE_IMAGE": python_base_image(), **(arguments or {})}
+    options = [f"--build-arg={name}={value}" for name, value in given.items()]
+    with exclusive(images_folder() / f".{archive.name}.lock"):
+        # chroot: run steps need neither a network of their own nor a control group.
+        build = ("build", "--isolation=chroot", "--pull-never", "--layers", "--format=docker")
+        buildah(*build, *options, f"--tag={image}", f"--file={dockerfile}", str(context))
+        export_archive(image, archive)
+    return archive
