@@ -7,7 +7,7 @@ QUICKSTART := examples/01-quickstart
 PYTEST_ARGS ?=
 
 help: ## List the targets.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv from the lock file; nothing happens when it is up to date.
 	@scripts/setup
