@@ -1,15 +1,31 @@
-"""Plan the next global batches of every job on a pool."""
+"""Plan the next global batches of every job on a pool.
+
+Several ways of packing compete; the one whose simulated run ends first wins, full or not:
+
+    best-fill      fill one microbatch after the other from the jobs' queues (`best_fill`)
+    rounds         pack round by round with first-fit decreasing, merge, order (`rounds`, `merge`, `order`)
+    rounds+solver  the same with the solver's packings, where there is time and the plan is not proved best without
+
+Whatever they make is checked by `verify_plan`; one that breaks a rule does not take part.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from dataclasses import replace
 
+from multigraft.planner.best_fill import fill_best
 from multigraft.planner.bounds import bound_microbatches
+from multigraft.planner.cost import CostModel
+from multigraft.planner.merge import merge_microbatches
 from multigraft.planner.order import order_microbatches
-from multigraft.planner.packing import build_items, build_microbatches, pack_first_fit_decreasing
-from multigraft.planner.plan import JobWork, Microbatch, Outcome, Plan, PlanLimits
-from multigraft.planner.verify import require_valid
+from multigraft.planner.plan import JobWork, Microbatch, Outcome, Plan, PlanLimits, SolverUse
+from multigraft.planner.rounds import Unit, build_rounds, build_units
+from multigraft.planner.simulate import simulate
+from multigraft.planner.solver_pool import Solved, SolverPool
+from multigraft.planner.tuning import choose_fill_policy
+from multigraft.planner.verify import PlanRefusedError, verify_plan
 from multigraft.planner.work_check import check_work
 
 
@@ -19,34 +35,101 @@ def plan_horizon(
     *,
     solver_timeout_seconds: float,
     earliest_slots: Mapping[str, int] | None = None,
+    cost: CostModel | None = None,
+    solver: SolverPool | None = None,
 ) -> Plan:
-    """Plan all of the work; the result passed `verify_plan`.
+    """Plan all of the work; the result passed `verify_plan`. Jobs advance evenly in steps.
 
-    Jobs advance evenly: round k packs the k-th remaining global batch of every job.
+    The same input gives the same plan, except that a solver may or may not finish in time.
 
     Args:
         work: Jobs with their next global batches, in any order; jobs may differ from one horizon to the next.
         limits: What the machine takes.
-        solver_timeout_seconds: Wall-clock budget of one solve; 0: greedy only.
+        solver_timeout_seconds: Wall-clock budget of all of this plan's solves together; 0: no solver. Only with
+            `solver`: a caller that waits for the plan wants none, `plan_ahead` has time for one.
         earliest_slots: Per job, the first slot in which its first step here may start; see `order_microbatches`.
+        cost: Times by which plans are compared; default: `CostModel()`.
+        solver: Solver processes; None: no solver.
 
     Raises:
         ValueError: If the work cannot be planned, e.g. a sample is longer than the capacity.
-        PlanRefusedError: If the verifier refused the plan, which is a fault of the planner.
+        PlanRefusedError: If the verifier refused every plan, which is a fault of the planner.
     """
     if solver_timeout_seconds < 0:
         raise ValueError(f"solver_timeout_seconds: got {solver_timeout_seconds}, allowed 0 or more")
     check_work(work, limits)
-    microbatches = order_microbatches(_pack_rounds(work, limits), limits, earliest_slots)
-    plan = Plan(limits, tuple(microbatches), Outcome.GREEDY, bound_microbatches(work, limits))
-    return require_valid(plan, work, earliest_slots=earliest_slots)
+    return _Planner(work, limits, earliest_slots or {}, cost or CostModel()).plan(solver_timeout_seconds, solver)
 
 
-def _pack_rounds(work: Sequence[JobWork], limits: PlanLimits) -> list[Microbatch]:
-    jobs = [job.job for job in work]
-    packed: list[Microbatch] = []
-    for batches in zip_longest(*(job.global_batches for job in work)):
-        items = build_items(batches)
-        bin_of = pack_first_fit_decreasing(items, token_capacity=limits.token_capacity, tile_tokens=limits.tile_tokens)
-        packed.extend(build_microbatches(items, bin_of.tolist(), jobs))
-    return packed
+class _Planner:
+    def __init__(
+        self, work: Sequence[JobWork], limits: PlanLimits, earliest_slots: Mapping[str, int], cost: CostModel
+    ) -> None:
+        self.work = work
+        self.limits = limits
+        self.earliest_slots = earliest_slots
+        self.cost = cost
+        self.lower_bound = bound_microbatches(work, limits)
+
+    def plan(self, solver_timeout_seconds: float, solver: SolverPool | None) -> Plan:
+        policy = choose_fill_policy(self.work, self.limits, self.cost, self.earliest_slots)
+        filled = self._build("best-fill", fill_best(self.work, self.limits, policy, self.earliest_slots))
+        if self._is_best(filled):
+            return self._choose([filled])
+        units = build_units(self.work, self.limits)
+        rounds = self._build_rounds("rounds", units, [unit.problem.greedy for unit in units])
+        if solver is None or solver_timeout_seconds == 0:
+            use = SolverUse(len(units), sum(unit.is_proved for unit in units), detail="no solver was to be asked")
+            return replace(self._choose([filled, rounds]), solver_use=use)
+        solved, seconds = _solve(units, solver, solver_timeout_seconds)
+        packings = [
+            unit.problem.greedy if s is None or s.reply is None else s.reply.bin_of
+            for unit, s in zip(units, solved, strict=True)
+        ]
+        with_solver = self._build_rounds("rounds+solver", units, packings)
+        best = self._choose([filled, rounds, with_solver])
+        return replace(best, solver_seconds=seconds, solver_use=_count_use(units, solved))
+
+    def _build_rounds(self, packer: str, units: Sequence[Unit], packings: Sequence[Sequence[int]]) -> Plan:
+        packed = build_rounds(units, packings, self.work, self.limits)
+        merged = merge_microbatches(packed, self.limits, self.earliest_slots)
+        return self._build(packer, order_microbatches(merged, self.limits, self.earliest_slots))
+
+    def _build(self, packer: str, microbatches: Sequence[Microbatch]) -> Plan:
+        plan = Plan(self.limits, tuple(microbatches), lower_bound=self.lower_bound, packer=packer)
+        if plan.num_microbatches <= self.lower_bound:
+            return replace(plan, outcome=Outcome.OPTIMAL)
+        return replace(plan, outcome=Outcome.FEASIBLE if packer == "rounds+solver" else Outcome.GREEDY)
+
+    def _is_best(self, plan: Plan) -> bool:
+        """Say whether nothing can be gained: on one stage, with no fewer microbatches possible."""
+        return self.limits.num_stages == 1 and plan.outcome is Outcome.OPTIMAL
+
+    def _choose(self, plans: Sequence[Plan]) -> Plan:
+        """Give the plan that ends first among those that the verifier accepts; the earlier one of equals."""
+        violations = [verify_plan(plan, self.work, earliest_slots=self.earliest_slots) for plan in plans]
+        good = [plan for plan, broken in zip(plans, violations, strict=True) if not broken]
+        if not good:
+            raise PlanRefusedError(violations[0])
+        return min(good, key=lambda plan: simulate(plan, self.cost).makespan_ms)
+
+
+def _solve(units: Sequence[Unit], pool: SolverPool, budget_seconds: float) -> tuple[list[Solved | None], float]:
+    """Give, per unit, what the solver made of it, None where it was not asked, and the seconds it took."""
+    asked = [index for index, unit in enumerate(units) if unit.is_solvable]
+    batch = pool.solve([units[index].problem for index in asked], budget_seconds=budget_seconds)
+    results = dict(zip(asked, batch.solved, strict=True))
+    return [results.get(index) for index in range(len(units))], batch.seconds
+
+
+def _count_use(units: Sequence[Unit], solved: Sequence[Solved | None]) -> SolverUse:
+    asked = [one for one in solved if one is not None]
+    failed = [one for one in asked if one.failure is not None]
+    by_solver = sum(1 for one in asked if one.reply and one.reply.fewest_proved and one.reply.smallest_proved)
+    return SolverUse(
+        num_problems=len(units),
+        num_proved=sum(unit.is_proved for unit in units) + by_solver,
+        num_asked=len(asked),
+        failures=tuple(sorted(Counter(str(one.failure) for one in failed).items())),
+        detail=failed[0].detail if failed else "",
+    )

@@ -18,9 +18,9 @@ PLAN_FORMAT = 1
 class Outcome(StrEnum):
     """How the packing was found."""
 
-    OPTIMAL = "Optimal"  # proved by the solver
-    FEASIBLE = "Feasible"  # solver's best at its time limit, with a gap
-    GREEDY = "Greedy"  # first-fit decreasing
+    OPTIMAL = "Optimal"  # proved: no plan of this work has fewer microbatches
+    FEASIBLE = "Feasible"  # a solver took part; `gap` says how far the bound is
+    GREEDY = "Greedy"  # no solver took part; `SolverUse` says why
 
 
 @dataclass(frozen=True, order=True)
@@ -87,6 +87,17 @@ class PlanLimits:
 
 
 @dataclass(frozen=True)
+class SolverUse:
+    """What became of a plan's packing problems; information only."""
+
+    num_problems: int = 0
+    num_proved: int = 0  # packing proved best, by a bound or by the solver
+    num_asked: int = 0  # given to the solver
+    failures: tuple[tuple[str, int], ...] = ()  # typed reason (`SolveFailure`) and count of those that kept greedy's
+    detail: str = ""  # of the first failure, or why no solver was asked
+
+
+@dataclass(frozen=True)
 class Plan:
     """Microbatches in execution order, with what was known about their quality."""
 
@@ -95,6 +106,8 @@ class Plan:
     outcome: Outcome = Outcome.GREEDY
     lower_bound: int = 0  # microbatches that any plan of this work needs
     solver_seconds: float = field(default=0.0, compare=False)  # information only; not part of the hash
+    packer: str = field(default="", compare=False)  # which way of packing won; information only
+    solver_use: SolverUse = field(default=SolverUse(), compare=False)
 
     @property
     def fill(self) -> float:
@@ -103,6 +116,21 @@ class Plan:
         if not full:
             return 0.0
         return sum(m.num_tokens for m in full) / (len(full) * self.limits.token_capacity)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Count the microbatches that are not no-ops."""
+        return sum(1 for microbatch in self.microbatches if microbatch.segments)
+
+    @property
+    def num_no_ops(self) -> int:
+        """Count the places where nothing may run."""
+        return len(self.microbatches) - self.num_microbatches
+
+    @property
+    def gap(self) -> float:
+        """Give how far the number of microbatches is above the lower bound, as a share of the bound."""
+        return 0.0 if self.lower_bound == 0 else self.num_microbatches / self.lower_bound - 1
 
     def to_json(self) -> dict[str, Any]:
         """Give the plan as JSON data; `hash` covers what runs, not how long it took to find."""
@@ -130,6 +158,7 @@ class Plan:
             "outcome": self.outcome.value,
             "lowerBound": self.lower_bound,
             "solverSeconds": self.solver_seconds,
+            "packer": self.packer,
         }
 
     @property
@@ -160,6 +189,7 @@ class Plan:
             outcome=Outcome(data["outcome"]),
             lower_bound=data["lowerBound"],
             solver_seconds=data["solverSeconds"],
+            packer=data["packer"],
         )
         if plan.hash != data["hash"]:
             raise ValueError(f"plan hash: file says {data['hash']}, content gives {plan.hash}")
