@@ -153,7 +153,7 @@ def _open_regular(path: Path) -> Iterator[int]:
 
 
 def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 
 from multigraft.api.rules import JsonObject
-from multigraft_trainer.checkpoints.records import CheckpointState, FileEntry, Manifest, NewerFormatError
+from multigraft_trainer.checkpoints.records import CheckpointState, FileEntry, Manifest, NewerFormatError, parse_json
 from multigraft_trainer.durable_files import (
     hash_file,
     is_plain_folder,
@@ -152,7 +151,7 @@ def load_folder(folder: Path) -> AdapterSnapshot:
     """
     try:
         state = CheckpointState.decode(read_small_file(folder / STATE_FILE, max_bytes=MAX_JSON_BYTES))
-        peft_config = json.loads(read_small_file(folder / CONFIG_FILE, max_bytes=MAX_JSON_BYTES))
+        peft_config = parse_json(read_small_file(folder / CONFIG_FILE, max_bytes=MAX_JSON_BYTES))
         weights = safetensors.torch.load_file(folder / WEIGHTS_FILE)
         moments = safetensors.torch.load_file(folder / OPTIMIZER_FILE)
     except NewerFormatError:

@@ -20,7 +20,14 @@ from multigraft_trainer.atomic_folder import remove_leftovers
 from multigraft_trainer.checkpoints.checkpoint_folder import MAX_JSON_BYTES
 from multigraft_trainer.checkpoints.job_checkpoints import PassedOver
 from multigraft_trainer.checkpoints.quarantine import set_aside
-from multigraft_trainer.checkpoints.records import Boundary, CheckpointRef, NewerFormatError, PlanRef, code_version
+from multigraft_trainer.checkpoints.records import (
+    Boundary,
+    CheckpointRef,
+    NewerFormatError,
+    PlanRef,
+    code_version,
+    parse_json,
+)
 from multigraft_trainer.durable_files import (
     is_plain_folder,
     make_folders,
@@ -60,17 +67,21 @@ class BoundaryFiles:
 
         Raises:
             RefusalError: OUTPUT_NOT_WRITABLE; earlier boundaries stay good.
+            ValueError: If the plan holds NaN or infinity; nothing is written then.
         """
         number = 1 + max((_number_of(path) for path in self._list("boundary", "plan")), default=-1)
+        plan, plan_ref = (None, None) if next_plan is None else _encode_plan(number, next_plan)
+        boundary = Boundary(
+            code_version=code_version(), number=number, running=dict(running), ended=dict(ended), next_plan=plan_ref
+        )
+        sealed = _seal(boundary)
         with refuse_if_not_writable(f"pool checkpoint {number}"):
             make_root(self._root)
             make_folders(self._folder, below=self._root)
             remove_leftovers(self._folder)
-            plan_ref = None if next_plan is None else self._save_plan(number, next_plan)
-            boundary = Boundary(
-                code_version=code_version(), number=number, running=dict(running), ended=dict(ended), next_plan=plan_ref
-            )
-            replace_file(self._folder / f"boundary-{number}.json", _seal(boundary))
+            if plan is not None:
+                replace_file(self._folder / f"plan-{number}.json", plan)
+            replace_file(self._folder / f"boundary-{number}.json", sealed)
         return number
 
     def load_newest(self) -> RestoredBoundary:
@@ -111,11 +122,6 @@ class BoundaryFiles:
                     path.unlink()
         return tuple(kept)
 
-    def _save_plan(self, number: int, plan: JsonObject) -> PlanRef:
-        data = _encode(plan)
-        replace_file(self._folder / f"plan-{number}.json", data)
-        return PlanRef(file=f"plan-{number}.json", sha256=hashlib.sha256(data).hexdigest())
-
     def _load_plan(self, boundary: Boundary, passed_over: list[PassedOver]) -> JsonObject | None:
         ref = boundary.next_plan
         if ref is None:
@@ -134,13 +140,18 @@ class BoundaryFiles:
         return sorted(found, key=_number_of, reverse=True)
 
 
+def _encode_plan(number: int, plan: JsonObject) -> tuple[bytes, PlanRef]:
+    data = _encode(plan)
+    return data, PlanRef(file=f"plan-{number}.json", sha256=hashlib.sha256(data).hexdigest())
+
+
 def _seal(boundary: Boundary) -> bytes:
     body = boundary.encode().decode()
     return _encode({"body": json.loads(body), "sha256": hashlib.sha256(body.encode()).hexdigest()})
 
 
 def _unseal(path: Path) -> Boundary:
-    found = json.loads(read_small_file(path, max_bytes=MAX_JSON_BYTES))
+    found = parse_json(read_small_file(path, max_bytes=MAX_JSON_BYTES))
     if not isinstance(found, dict) or set(found) != {"body", "sha256"}:
         raise ValueError("want an object with body and sha256")
     boundary = Boundary.decode(json.dumps(found["body"]).encode())
@@ -166,7 +177,7 @@ def _read_plan(folder: Path, ref: PlanRef) -> JsonObject:
     data = read_small_file(folder / ref.file, max_bytes=MAX_JSON_BYTES)
     if hashlib.sha256(data).hexdigest() != ref.sha256:
         raise ValueError("its SHA-256 is not the one that the boundary names")
-    return dict(json.loads(data))
+    return dict(parse_json(data))
 
 
 def _kind_of(path: Path) -> str | None:

@@ -25,14 +25,11 @@ class Record(BaseModel):
         strict=True,
         frozen=True,
         allow_inf_nan=False,
+        ser_json_inf_nan="null",
     )
 
     def encode(self) -> bytes:
-        """Give the file's bytes: the same record, the same bytes.
-
-        Raises:
-            ValueError: If a free-form part holds NaN or infinity, which are no JSON.
-        """
+        """Give the file's bytes: same record, same bytes; NaN in a free-form part becomes null, as JSON has none."""
         data = self.model_dump(mode="json", by_alias=True)
         return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
@@ -43,10 +40,7 @@ class Record(BaseModel):
         Raises:
             ValueError: If it is no JSON, of another format version, or not exactly this record; says which field.
         """
-        try:
-            found = json.loads(data)
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"is no JSON: {error}") from error
+        found = parse_json(data)
         if isinstance(found, dict) and isinstance(found.get("format"), int) and found["format"] > FORMAT:
             raise NewerFormatError(f"format {found['format']}, this version reads {FORMAT}")
         try:
@@ -54,6 +48,18 @@ class Record(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def parse_json(data: bytes) -> Any:
+    """Read JSON of any origin.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        return json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"is no JSON: {error}") from error
 
 
 class NewerFormatError(ValueError):

@@ -30,7 +30,7 @@ def take_snapshot(
         draws: Samples that the job has drawn from its endless order so far.
         spec: `training_spec.build_training_spec` of the job.
         plan_hash: Hash of the plan that ran up to here.
-        summary: Whatever the engine wants back: losses, tokens, seconds; JSON without NaN.
+        summary: Whatever the engine wants back: losses, tokens, seconds; NaN in it comes back as None.
     """
     state = CheckpointState(
         **asdict(optimizer.progress),

@@ -52,7 +52,7 @@ class CheckpointStore:
 
         Args:
             running: Checkpoint of each job that goes on, as `save_job` gave it.
-            ended: Result of each finished or failed job; JSON without NaN.
+            ended: Result of each finished or failed job; NaN in it comes back as None.
             next_plan: `Plan.to_json` of the plan that runs next; None if there is none.
 
         Raises:
