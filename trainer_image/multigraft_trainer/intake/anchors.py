@@ -64,7 +64,9 @@ def find_anchored_span(
     else:
         start = place[0] if messages[0]["content"] else None
     end = _find_end(text, last_place[1], alone, is_last=turn == len(messages) - 1, end_texts=end_texts)
-    return None if start is None or end is None else (start, end)
+    if start is None or end is None or not start <= place[0] <= last_place[1] <= end:
+        return None
+    return start, end
 
 
 def _anchor_messages(message: Message) -> tuple[Message, Message]:
