@@ -104,15 +104,17 @@ def write_default(value: object) -> JsonValue:
 
     None stands for no default; so do an empty list and an object without any value.
     """
-    if isinstance(value, list):
-        return [write_default(item) for item in value] or None
-    json = to_jsonable_python(value, by_alias=True, exclude_none=True)
-    return _drop_empty(json) if isinstance(json, dict) else json
+    json: JsonValue = to_jsonable_python(value, by_alias=True, exclude_none=True)
+    return _drop_empty(json)
 
 
-def _drop_empty(json: dict[str, JsonValue]) -> JsonValue:
-    kept = {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in json.items()}
-    return {key: value for key, value in kept.items() if value not in (None, [])} or None
+def _drop_empty(json: JsonValue) -> JsonValue:
+    if isinstance(json, list):
+        return [_drop_empty(item) for item in json] or None
+    if isinstance(json, dict):
+        kept = {key: _drop_empty(value) for key, value in json.items()}
+        return {key: value for key, value in kept.items() if value is not None} or None
+    return json
 
 
 @cache

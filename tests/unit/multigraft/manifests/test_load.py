@@ -43,10 +43,9 @@ def test_good_folder(tmp_path: Path) -> None:
 
 def test_a_problem_is_one_line_that_says_where_which_field_and_what_is_wanted(tmp_path: Path) -> None:
     text = job_text() + "---\n" + job_text(name="x", training="maxSteps: 10\nlearningRate: 1e-4")
-    assert lines(load(tmp_path, a_yaml=pool_text(), job_yaml=text), tmp_path) == [
-        "job.yaml: document 2, line 28 (AdapterJob team-a/x): spec.training.learningRate: "
-        'got number 0.0001 (written 1e-4), want a quoted decimal string > 0 such as "1e-4"'
-    ]
+    where = "job.yaml: document 2, line 28 (AdapterJob team-a/x): spec.training.learningRate"
+    want = f'{where}: got number 0.0001 (written 1e-4), want a quoted decimal string > 0 such as "1e-4"'
+    assert lines(load(tmp_path, a_yaml=pool_text(), job_yaml=text), tmp_path) == [want]
 
 
 def test_all_problems_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
@@ -127,21 +126,20 @@ def test_a_document_that_is_no_object(value: str, tmp_path: Path) -> None:
 def test_pool_that_is_not_there_is_a_note(tmp_path: Path) -> None:
     found = load(tmp_path, a_yaml=job_text(), b_yaml=pool_text(namespace="team-b"))
     assert found.problems == []
-    assert notes(found, tmp_path) == [
-        "a.yaml: document 1 (AdapterJob team-a/support): spec.poolRef.name: pool team-a/tiny-pool is not in these files"
-        " (team-b/tiny-pool is in another namespace, which a reference cannot reach); not checked against it"
-    ]
+    where = "a.yaml: document 1 (AdapterJob team-a/support): spec.poolRef.name"
+    hint = "team-b/tiny-pool is in another namespace, which a reference cannot reach"
+    want = f"{where}: pool team-a/tiny-pool is not in these files ({hint}); not checked against it"
+    assert notes(found, tmp_path) == [want]
 
 
 def test_G11_job_that_does_not_fit_its_pool_names_both_numbers(tmp_path: Path) -> None:
     job = job_text(lora="r: 128", training="maxSteps: 1\nmaxSeqLength: 512")
     pool = pool_text(more="batching: {maxTokensPerMicrobatch: 128}")
-    assert lines(load(tmp_path, a_yaml=job, b_yaml=pool), tmp_path) == [
-        "a.yaml: document 1, line 11 (AdapterJob team-a/support): spec.lora.r: "
-        "128 is over slots.maxRank 64 of pool team-a/tiny-pool",
-        "a.yaml: document 1, line 14 (AdapterJob team-a/support): spec.training.maxSeqLength: "
-        "512 tokens do not fit batching.maxTokensPerMicrobatch 128 of pool team-a/tiny-pool",
-    ]
+    rank, length = load(tmp_path, a_yaml=job, b_yaml=pool).problems
+    assert (rank.field, rank.line) == ("spec.lora.r", 11)
+    assert rank.message == "128 is over slots.maxRank 64 of pool team-a/tiny-pool"
+    assert (length.field, length.line) == ("spec.training.maxSeqLength", 14)
+    assert length.message == "512 tokens do not fit batching.maxTokensPerMicrobatch 128 of pool team-a/tiny-pool"
 
 
 def test_selected_job_is_good_if_one_pool_fits(tmp_path: Path) -> None:
