@@ -23,9 +23,15 @@ CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
 @contextmanager
-def temporary_folder(parent: Path) -> Iterator[Path]:
-    """Make a temporary folder in `parent` to fill; it is removed if the body fails before it was renamed away."""
-    temp = parent / make_temp_name()
+def temporary_folder(parent: Path, *, final_name: str | None = None) -> Iterator[Path]:
+    """Make a temporary folder in `parent` to fill; it is removed if the body fails before it was renamed away.
+
+    Args:
+        final_name: Of the folder that it becomes; what a killed process left of the same one is removed first.
+    """
+    temp = parent / make_temp_name(final_name)
+    if is_plain_folder(temp):
+        shutil.rmtree(temp)
     temp.mkdir()
     try:
         yield temp
@@ -42,18 +48,39 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     """
     if final.is_symlink() or (final.exists() and not final.is_dir()):
         raise OSError(f"{final}: is a link or a file, want a folder or nothing")
-    with temporary_folder(final.parent) as temp:
+    with temporary_folder(final.parent, final_name=final.name) as temp:
         fill(temp)
         sync_folder(temp)
         if not final.exists():
             move_entry(temp, final)
         elif exchange_folders(temp, final):
             sync_folder(final.parent)
-            discard_folder(temp)
+            shutil.rmtree(temp)
         else:
             trash = _move_to_trash(final)
             move_entry(temp, final)
-            shutil.rmtree(trash, ignore_errors=True)
+            shutil.rmtree(trash)
+
+
+def refill_folder(folder: Path, fill: Callable[[Path], None], *, last: str) -> None:
+    """Put the files that `fill` makes into an existing folder that cannot itself be replaced, such as a mount.
+
+    Args:
+        last: The file without which readers do not take the folder for whole; it is missing while others change.
+
+    Raises:
+        OSError: As the system says.
+    """
+    remove_leftovers(folder)
+    with temporary_folder(folder) as temp:
+        fill(temp)
+        sync_folder(temp)
+        (folder / last).unlink(missing_ok=True)
+        sync_folder(folder)
+        for path in sorted(temp.iterdir(), key=lambda path: path.name == last):
+            os.rename(path, folder / path.name)  # noqa: PTH104 - the fault tests count calls of os
+        temp.rmdir()
+    sync_folder(folder)
 
 
 def move_entry(source: Path, target: Path) -> None:

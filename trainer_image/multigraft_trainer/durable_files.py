@@ -37,9 +37,15 @@ def refuse_if_not_writable(what: str) -> Iterator[None]:
         raise RefusalError(Reason.OUTPUT_NOT_WRITABLE, f"{what}: {error}") from error
 
 
-def make_temp_name() -> str:
-    """Give a name that no other write uses; short, as the final name may fill the 255 bytes a file system allows."""
-    return TEMP_PREFIX + secrets.token_hex(8)
+def make_temp_name(final_name: str | None = None) -> str:
+    """Give a temporary name; short, as the final name may fill the 255 bytes that a file system allows.
+
+    Args:
+        final_name: Gives the same name each time, so that what a killed process left is found. None: a new name.
+    """
+    if final_name is None:
+        return TEMP_PREFIX + secrets.token_hex(8)
+    return TEMP_PREFIX + hashlib.sha256(os.fsencode(final_name)).hexdigest()[:16]
 
 
 def write_new_file(path: Path, data: bytes) -> None:

@@ -7,17 +7,20 @@ The folder appears whole or not at all, also where an earlier export lies.
 
 from __future__ import annotations
 
+import errno
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from multigraft.api.reasons import Reason, RefusalError
-from multigraft_trainer.atomic_folder import replace_folder, temporary_folder
+from multigraft_trainer.atomic_folder import refill_folder, replace_folder, temporary_folder
 from multigraft_trainer.durable_files import (
+    TEMP_PREFIX,
     hash_file,
+    is_plain_folder,
     make_root,
     refuse_if_not_writable,
     write_new_file,
@@ -35,6 +38,8 @@ from multigraft_trainer.peft_tensors import build_shapes, describe_mismatch, fin
 from multigraft_trainer.slots import AdapterOptions, LinearShape
 
 CARD_FILE = "README.md"
+# The folder is a mount, or its parent is not ours to write: what the system says then.
+CANNOT_REPLACE = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 OWN_FILES = frozenset({CONFIG_FILE, WEIGHTS_FILE, CARD_FILE})
 
 
@@ -56,9 +61,12 @@ def check_output_folder(folder: Path) -> None:
     with refuse_if_not_writable(f"output folder {folder}"):
         make_root(folder.parent)
         _check_replaceable(folder)
-        with temporary_folder(folder.parent) as temp:
-            write_new_file(temp / CARD_FILE, b"a try\n")
-            shutil.rmtree(temp)
+        try:
+            _try_to_write(folder.parent)
+        except OSError as error:
+            if not _must_refill(folder, error):
+                raise
+            _try_to_write(folder)
 
 
 def export_adapter(
@@ -95,9 +103,28 @@ def export_adapter(
     with refuse_if_not_writable(f"output folder {folder}"):
         make_root(folder.parent)
         _check_replaceable(folder)
-        replace_folder(folder, fill)
+        _put(folder, fill)
         sha256, num_bytes = hash_file(folder / WEIGHTS_FILE)
     return ExportedAdapter(folder, sha256, num_bytes)
+
+
+def _put(folder: Path, fill: Callable[[Path], None]) -> None:
+    try:
+        replace_folder(folder, fill)
+    except OSError as error:
+        if not _must_refill(folder, error):
+            raise
+        refill_folder(folder, fill, last=CONFIG_FILE)
+
+
+def _must_refill(folder: Path, error: OSError) -> bool:
+    return error.errno in CANNOT_REPLACE and is_plain_folder(folder)
+
+
+def _try_to_write(parent: Path) -> None:
+    with temporary_folder(parent) as temp:
+        write_new_file(temp / CARD_FILE, b"a try\n")
+        shutil.rmtree(temp)
 
 
 def _check_tensors(
@@ -117,7 +144,8 @@ def _check_replaceable(folder: Path) -> None:
         return
     if folder.is_symlink() or not folder.is_dir():
         raise OSError("is a link or a file, want a folder or nothing")
-    foreign = sorted(path.name for path in folder.iterdir() if path.name not in OWN_FILES)
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(TEMP_PREFIX)}
+    foreign = sorted(names - OWN_FILES)
     if foreign:
         raise OSError(
             f"holds {list_some(foreign)}; want an empty folder or one with an adapter alone, which is replaced"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multigraft.api.rules import JsonObject
@@ -36,7 +36,7 @@ def build_peft_config(options: AdapterOptions, linears: Mapping[str, LinearShape
         "peft_version": PEFT_VERSION,
         "r": options.rank,
         "revision": base.revision,
-        "target_modules": name_targets(options.target_names, linears),
+        "target_modules": choose_target_modules(options, linears),
         "task_type": "CAUSAL_LM",
         "use_rslora": options.use_rslora,
     }
@@ -47,12 +47,15 @@ def encode_peft_config(config: JsonObject) -> bytes:
     return (json.dumps(config, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def name_targets(target_names: Iterable[str], linears: Mapping[str, LinearShape]) -> list[str]:
-    """Name the targets as PEFT matches them: last name parts if these select exactly the targets, else full names.
+def choose_target_modules(options: AdapterOptions, linears: Mapping[str, LinearShape]) -> list[str] | str:
+    """Choose what PEFT's config says: the job's own entries if they select exactly its targets, else full names.
 
-    PEFT takes an entry for a full name or for the end of one, from a dot on.
+    PEFT takes an entry of a list for a full name or for the end of one, from a dot on, and a text for a regular
+    expression. Only the whole model can tell what else an entry matches (experts, heads), so entries come from the
+    backend's resolved targets and are never made up here from last name parts.
     """
-    targets = set(target_names)
-    leaves = {name.rpartition(".")[2] for name in targets}
-    selected = {name for name in linears if name.rpartition(".")[2] in leaves}
-    return sorted(leaves if selected == targets else targets)
+    entries = options.peft_targets
+    if isinstance(entries, str):
+        return entries
+    selected = {name for name in linears if any(f".{name}".endswith(f".{entry}") for entry in entries)}
+    return sorted(entries if selected == set(options.target_names) else options.target_names)

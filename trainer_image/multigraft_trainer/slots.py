@@ -25,6 +25,7 @@ class AdapterOptions:
     dropout: float  # 0 <= p < 1
     seed: int
     target_names: tuple[str, ...]  # full module names, in the base model's order
+    peft_targets: tuple[str, ...] | str = ()  # what a PEFT config says to select these; empty: their full names
 
     @property
     def scaling(self) -> float:
