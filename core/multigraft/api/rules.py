@@ -7,12 +7,15 @@ end in `, got ...` with `{field}` for that field's value.
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 JsonObject = dict[str, Any]
+
+DECIMAL_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,12})?([eE][-+]?[0-9]{1,2})?$"
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,9 @@ def decimal_in_range(
     limits = {">": above, ">=": at_least, "<": below, "<=": at_most}
     given = [(sign, float(limit)) for sign, limit in limits.items() if limit is not None]
     wanted = " and ".join(f"{sign} {limit:g}" for sign, limit in given)
+    is_decimal = f"self.{field}.matches({json.dumps(DECIMAL_PATTERN)})"  # else `double` ends in an error of its own
     return Rule(
-        cel=" && ".join(f"double(self.{field}) {sign} {limit!r}" for sign, limit in given),
+        cel=" && ".join([is_decimal, *(f"double(self.{field}) {sign} {limit!r}" for sign, limit in given)]),
         holds=lambda obj: all(_OBEYS[sign](float(obj[field]), limit) for sign, limit in given),
         message=f'want a decimal string {wanted}, got "{{{field}}}"',
         field=field,

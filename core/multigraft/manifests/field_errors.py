@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.resources import Resource
-from multigraft.api.rules import JsonObject, Rule, find_broken
-from multigraft.api.schema import API_VERSION, DECIMAL_PATTERN, ObjectMeta, Spec, rules_of, write_default
+from multigraft.api.rules import DECIMAL_PATTERN, JsonObject, Rule, find_broken
+from multigraft.api.schema import API_VERSION, ObjectMeta, Spec, rules_of, write_default
 from multigraft.api.structural_schema import build_schema
 from multigraft.manifests.document import Document, Fault, Path
 from multigraft.manifests.null_fields import drop_nulls
