@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,16 @@ class TransformersBackend:
         """Give the dtype of the frozen weights and of compute."""
         return self._head.weight.dtype
 
+    @property
+    def num_parameters(self) -> int:
+        """Count the frozen weights; tied ones once."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
+    def num_bytes(self) -> int:
+        """Give the memory of the frozen weights, in bytes."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self._model.parameters())
+
     def resolve_targets(self, entries: list[str]) -> ResolvedTargets:
         """Resolve `lora.targetModules` on the clean base, whatever adapters are in the pool; see `targets`."""
         return resolve_targets(entries, self.modules)
@@ -120,6 +131,11 @@ class TransformersBackend:
                 )
                 if grad is not None:
                     torch.autograd.backward(picked, grad)
+        except BaseException as error:
+            # The frames keep the activations alive, and checkpointing's hooks installed, as long as someone holds the
+            # error; the next microbatch needs the memory and must not run under these hooks.
+            traceback.clear_frames(error.__traceback__)
+            raise
         finally:
             self._routes.by_layer = {}
         return _sum_by_segment(losses, microbatch)

@@ -415,3 +415,24 @@ def test_any_microbatch_gives_each_adapter_what_it_gets_alone(
         want = [backend.forward_backward(make_packed([parts[index]]))[0] for index in own]
         assert [losses[index] for index in own] == pytest.approx(want, rel=1e-5)
         _assert_grads(_grads(together, slot), _grads(alone, slot))
+
+
+def test_a_microbatch_that_fails_half_way_leaves_nothing_behind(base: Path) -> None:
+    backend = open_transformers_backend(base, dtype=torch.float32, device="cpu", gradient_checkpointing=True)
+    table = _attach(backend, {0: make_options(_targets(backend), dropout=0.3)})
+    microbatch = make_packed([(0, [(make_sample(9), 0)])])
+    want = backend.forward_backward(microbatch)
+    expected = {name: (a.clone(), b.clone()) for name, (a, b) in _grads(table, 0).items()}
+    table.zero_grads()
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("made up")
+
+    hook = backend._model.model.layers[1].mlp.register_forward_hook(fail)
+    with pytest.raises(torch.OutOfMemoryError, match="made up") as caught:
+        backend.forward_backward(microbatch)
+    hook.remove()
+    assert not any(grad.any() for pair in _grads(table, 0).values() for grad in pair)
+    assert backend.forward_backward(microbatch) == want
+    _assert_grads(_grads(table, 0), expected, 0.0)
+    assert caught.value is not None  # held until here, as a logger or a debugger would
