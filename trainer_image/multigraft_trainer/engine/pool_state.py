@@ -1,0 +1,114 @@
+"""What a pool knows on disk: checkpoints of its jobs, results of those that ended, and the plans that ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from multigraft.api.reasons import RefusalError
+from multigraft.planner.plan import JobWork, Plan, PlanLimits
+from multigraft_trainer.checkpoints.job_checkpoints import PassedOver, RestoredJob
+from multigraft_trainer.checkpoints.records import CheckpointRef
+from multigraft_trainer.checkpoints.snapshot import take_snapshot
+from multigraft_trainer.checkpoints.store import CheckpointStore
+from multigraft_trainer.engine.job_run import JobRun, PreparedJob
+from multigraft_trainer.engine.plan_journal import PlanJournal
+from multigraft_trainer.peft_config import build_peft_config
+from multigraft_trainer.results import JobResult
+from multigraft_trainer.slot_pool import SlotPool
+
+
+@dataclass(frozen=True)
+class PoolPaths:
+    """Folders of one pool that only its trainer writes to."""
+
+    checkpoints: Path
+    plans: Path
+
+
+class PoolState:
+    """Saves a pool at plan boundaries and restores it. One trainer at a time."""
+
+    def __init__(self, paths: PoolPaths, *, keep_last: int, resume: bool) -> None:
+        """Open the store; with `resume`, read the newest good boundary.
+
+        Raises:
+            RefusalError: INVALID_CHECKPOINT, if the newest boundary was written by a newer version.
+        """
+        self._store = CheckpointStore(paths.checkpoints, keep_last=keep_last)
+        self._journal = PlanJournal(paths.plans, keep_generations=keep_last)
+        self._refs: dict[str, CheckpointRef] = {}
+        self.ended: dict[str, JobResult] = {}
+        self.passed_over: tuple[PassedOver, ...] = ()
+        self._resume = resume
+        if resume:
+            self._read_boundary()
+
+    def job_folder(self, job: str) -> Path:
+        """Give the folder of a job's checkpoints; it need not exist."""
+        return self._store.job_folder(job)
+
+    def restore(self, prepared: PreparedJob) -> RestoredJob:
+        """Load the checkpoint that the newest boundary names for the job, else its newest good one, else nothing.
+
+        Raises:
+            RefusalError: INVALID_CHECKPOINT, if it was made with another spec; says what differs.
+        """
+        if not self._resume:
+            return RestoredJob()
+        return self._store.load_job(prepared.key, spec=prepared.training_spec, prefer=self._refs.get(prepared.key))
+
+    def save(self, runs: Iterable[JobRun], ended: Iterable[JobResult], slots: SlotPool) -> float:
+        """Save all running jobs, then the boundary that names them; gives the seconds it took.
+
+        A job that cannot be saved gets its `failure` set and is not in the boundary; the others are saved.
+
+        Raises:
+            RefusalError: OUTPUT_NOT_WRITABLE, if the boundary itself cannot be written; everything that was good
+                before is still good.
+        """
+        started = time.monotonic()
+        self.ended |= {result.job: result for result in ended}
+        running: dict[str, CheckpointRef] = {}
+        for run in runs:
+            try:
+                running[run.key] = self._save_job(run, slots)
+            except RefusalError as error:
+                run.failure = error
+        self._store.save_boundary(
+            running=running, ended={job: result.to_json() for job, result in self.ended.items()}, next_plan=None
+        )
+        self._journal.start_generation()
+        return time.monotonic() - started
+
+    def load_plan(self, work: Sequence[JobWork], limits: PlanLimits) -> Plan | None:
+        """Give the plan that already ran for this work in an interrupted run, verified anew."""
+        return self._journal.load(work, limits) if self._resume else None
+
+    def save_plan(self, work: Sequence[JobWork], plan: Plan) -> None:
+        """Write a plan down before it runs."""
+        self._journal.save(work, plan)
+
+    def _save_job(self, run: JobRun, slots: SlotPool) -> CheckpointRef:
+        prepared = run.prepared
+        snapshot = take_snapshot(
+            slots.adapter(run.slot),
+            run.optimizer,
+            job=run.key,
+            draws=run.draws,
+            spec=prepared.training_spec,
+            peft_config=build_peft_config(prepared.options, slots.linears, prepared.base),
+            summary=run.summarise(),
+        )
+        ref = self._store.save_job(snapshot)
+        run.saved_step = run.step
+        return ref
+
+    def _read_boundary(self) -> None:
+        restored = self._store.load_newest_boundary()
+        self.passed_over = restored.passed_over
+        if restored.boundary is not None:
+            self._refs = dict(restored.boundary.running)
+            self.ended = {job: JobResult.from_json(data) for job, data in restored.boundary.ended.items()}

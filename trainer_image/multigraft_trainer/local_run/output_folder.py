@@ -1,0 +1,91 @@
+"""Where a local run puts what it makes, and where a run to resume is found.
+
+<out>/result.json, report.html, *.png, metrics.prom
+<out>/adapters/<namespace>/<name>/          PEFT adapters (unless the job says otherwise)
+<out>/checkpoints/, <out>/plans/            what a resume needs
+<out>/cache/                                tokenised datasets
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from multigraft.api.reasons import Reason, RefusalError
+from multigraft_trainer.durable_files import refuse_if_not_writable
+
+MARKER = "run.json"  # tells a folder of ours from any other; holds the directory that the run is of
+FORMAT = 1
+DEFAULT_PARENT = "runs"
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    @property
+    def adapters(self) -> Path:
+        return self.path / "adapters"
+
+    @property
+    def cache(self) -> Path:
+        return self.path / "cache"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.prom"
+
+
+def open_output(directory: Path, out: Path | None, *, resume: bool) -> OutputFolder:
+    """Make the folder of a new run, or find the one to resume.
+
+    Args:
+        directory: The directory of manifests.
+        out: What the user asked for; by default a new folder `runs/<directory>-<time>`, and to resume the newest one.
+
+    Raises:
+        RefusalError: INVALID_SPEC, if a new run would mix with what is there, or there is nothing to resume;
+            OUTPUT_NOT_WRITABLE.
+    """
+    if resume:
+        return OutputFolder(_find_run(directory, out))
+    path = out or Path(DEFAULT_PARENT) / f"{directory.resolve().name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if path.is_dir() and any(path.iterdir()):
+        hint = (
+            "go on with it by --resume, or give another folder" if (path / MARKER).is_file() else "give another folder"
+        )
+        raise RefusalError(Reason.INVALID_SPEC, f"--out {path}: is not empty; {hint}")
+    with refuse_if_not_writable(f"--out {path}"):
+        path.mkdir(parents=True, exist_ok=True)
+        marker = {"format": FORMAT, "directory": str(directory.resolve())}
+        (path / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+    return OutputFolder(path)
+
+
+def _find_run(directory: Path, out: Path | None) -> Path:
+    if out is not None:
+        if not (out / MARKER).is_file():
+            raise RefusalError(Reason.INVALID_SPEC, f"--resume --out {out}: holds no run (no {MARKER} there)")
+        return out
+    found = [path for path in Path(DEFAULT_PARENT).glob("*") if _is_run_of(path, directory)]
+    if not found:
+        raise RefusalError(
+            Reason.INVALID_SPEC, f"--resume: no earlier run of {directory} under {DEFAULT_PARENT}/; name it with --out"
+        )
+    return max(found, key=lambda path: (path / MARKER).stat().st_mtime)
+
+
+def _is_run_of(path: Path, directory: Path) -> bool:
+    try:
+        marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        return bool(marker["directory"] == str(directory.resolve()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

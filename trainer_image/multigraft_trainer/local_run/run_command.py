@@ -1,0 +1,106 @@
+"""The command line of `multigraft run`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from multigraft.api.base_model_pool import BaseModelPool
+from multigraft.api.reasons import Reason, RefusalError
+from multigraft.manifests.collection import Manifests
+from multigraft.manifests.load import load_manifests
+
+JOB_FAILED = 1
+INVALID_INPUT = 2
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for adapters, checkpoints and reports. Default: a new one, runs/<directory>-<time>.",
+)
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, or with the newest run of DIRECTORY.")
+@click.option("--steps", type=click.IntRange(min=1), help="Stop each job after this many optimizer steps, resumable.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here; 0: a free port.")
+@click.option("--pool", "pool_name", help="Name of the BaseModelPool to run, if DIRECTORY has several.")
+@click.option("--quiet", is_flag=True, help="No progress, only the table at the end.")
+def run(
+    *,
+    directory: Path,
+    out: Path | None,
+    resume: bool,
+    steps: int | None,
+    metrics_port: int | None,
+    pool_name: str | None,
+    quiet: bool,
+) -> None:
+    """Train the AdapterJobs of DIRECTORY together on the base model of its BaseModelPool, on this machine.
+
+    Exit code 0: every job succeeded (or was stopped and can be resumed); 1: a job failed; 2: wrong input.
+    """
+    # Read before torch is: a wrong manifest should not cost ten seconds of imports.
+    manifests = load_manifests([directory])
+    if manifests.problems:
+        for problem in manifests.problems:
+            click.echo(str(problem), err=True)
+        sys.exit(INVALID_INPUT)
+    try:
+        pool = choose_pool(manifests, pool_name)
+        failed = _run(pool, manifests, directory, out, resume=resume, steps=steps, port=metrics_port, quiet=quiet)
+    except RefusalError as error:
+        click.echo(f"{error.reason}: {error.message}", err=True)
+        sys.exit(INVALID_INPUT)
+    sys.exit(JOB_FAILED if failed else 0)
+
+
+def choose_pool(manifests: Manifests, name: str | None) -> BaseModelPool:
+    """Choose the pool to run.
+
+    Raises:
+        RefusalError: If there is none, none of that name, or several without a name; or no job.
+    """
+    names = ", ".join(pool.metadata.name for pool in manifests.pools) or "none"
+    chosen = [pool for pool in manifests.pools if name in (None, pool.metadata.name)]
+    if not chosen:
+        raise RefusalError(Reason.POOL_NOT_FOUND, f"want a BaseModelPool{f' {name}' if name else ''}, found {names}")
+    if len(chosen) > 1:
+        raise RefusalError(Reason.INVALID_SPEC, f"--pool: several BaseModelPools ({names}); name the one to run")
+    if not manifests.jobs:
+        raise RefusalError(Reason.INVALID_SPEC, "no AdapterJob among the manifests")
+    return chosen[0]
+
+
+def _run(
+    pool: BaseModelPool,
+    manifests: Manifests,
+    directory: Path,
+    out: Path | None,
+    *,
+    resume: bool,
+    steps: int | None,
+    port: int | None,
+    quiet: bool,
+) -> bool:
+    """Run, print the table, and tell whether a job failed."""
+    # Before torch loads: the same bits for the same work, whatever the alignment of its memory.
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
+    from multigraft_trainer.local_run.output_folder import open_output
+    from multigraft_trainer.progress import open_progress
+    from multigraft_trainer.report.result_table import render_result_table
+
+    output = open_output(directory, out, resume=resume)
+    console = Console()
+    progress = open_progress(console, quiet=quiet)
+    options = RunOptions(directory, resume=resume, step_limit=steps, metrics_port=port)
+    result = LocalRun(pool, manifests, output, options, progress).run()
+    console.print(render_result_table(result))
+    console.print(f"report: {output.path / 'report.html'}", soft_wrap=True, highlight=False)
+    return bool(result.failed_jobs)
