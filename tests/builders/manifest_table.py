@@ -156,6 +156,15 @@ TEXT_AND_NAMES = (
     Row("label key without text after the slash", job_text(namespace="team-a\n  labels: {a/: c}"), "metadata.labels"),
     Row("annotation key with upper case", job_text(namespace="team-a\n  annotations: {Example.com/A: c}")),
     Row("storage URI of 1025 characters", job_text(dataset=f"storageUri: {'x' * 1025}"), "spec.dataset.storageUri"),
+    Row(
+        "storage URI with blanks and letters of any script",
+        job_text(dataset='storageUri: "s3://b/daten für x/1.jsonl"'),
+    ),
+    Row(
+        "storage URI with a newline", job_text(dataset='storageUri: "a\\nb"'), "spec.dataset.storageUri", "control char"
+    ),
+    Row("storage URI with a blank at its end", job_text(dataset='storageUri: "a "'), "spec.dataset.storageUri"),
+    Row("storage URI with a NUL", job_text(dataset='storageUri: "a\\0"'), "spec.dataset.storageUri"),
     Row("storage URI that is empty", job_text(dataset='storageUri: ""'), "spec.dataset.storageUri"),
 )
 

@@ -42,6 +42,7 @@ MODULE_PATTERN = r"^[!-~]+$"
 TIMESTAMP_PATTERN = (
     r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]+)?(Z|[-+][0-2][0-9]:[0-5][0-9])$"
 )
+STORAGE_URI_PATTERN = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
 QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 MAX_ANNOTATION_BYTES = 256 << 10  # keys and values, as the API server counts them
@@ -151,7 +152,7 @@ Choice = Annotated[Value, Field(strict=False)]
 
 DecimalString = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=32)]
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
-StorageUri = Annotated[str, Field(min_length=1, max_length=1024)]
+StorageUri = Annotated[str, Field(min_length=1, max_length=1024, pattern=STORAGE_URI_PATTERN)]
 ModulePattern = Annotated[str, Field(min_length=1, max_length=512, pattern=MODULE_PATTERN)]
 """A module name, suffix or regular expression: printable ASCII without blanks."""
 

@@ -18,6 +18,7 @@ _PATTERN_WORDS = {
     api.LABEL_KEY_PATTERN: "a label key such as example.com/team",
     api.ANNOTATION_KEY_PATTERN: "an annotation key such as example.com/note",
     api.LABEL_VALUE_PATTERN: 'a label value of letters, digits, "-", "_" and "."',
+    api.STORAGE_URI_PATTERN: "a path or URI without control characters, with blanks only inside",
     api.MODULE_PATTERN: "printable ASCII without blanks",
 }
 

@@ -20,6 +20,7 @@ MAX_DEPTH = 64
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
+_BYTE_ORDER_MARK = "\ufeff"
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -53,6 +54,10 @@ class _StopReading(Exception):  # noqa: N818 - not an error: the fault is alread
 def read_yaml(text: str, *, first_line: int = 1, parser: Any = _PARSER) -> YamlResult:
     """Read `text`, which holds one document that begins at `first_line` of its file."""
     builder = _Builder(first_line)
+    for number, line in enumerate(text.split("\n"), start=first_line):
+        if line.lstrip(" ").startswith(_BYTE_ORDER_MARK):  # PyYAML skips it, kubectl takes it for a letter
+            builder.result.faults.append(Fault((), "a byte-order mark in the midst of the file; remove it", number))
+            return builder.result
     try:
         for event in yaml.parse(text, Loader=parser):
             builder.take(event)

@@ -91,7 +91,7 @@ def is_named(field: str, local_fields: set[str]) -> bool:
 
 
 def test_create_is_accepted_by_both_or_by_none_and_the_fields_are_named(tmp_path: Path) -> None:
-    pairs = make_pairs(seed=3, count=1500)
+    pairs = make_pairs(seed=3, count=1000)
     answers = ask([Request(changed) for _, changed in pairs])
     num_accepted = 0
     for (_, text), answer in zip(pairs, answers, strict=True):
@@ -102,11 +102,11 @@ def test_create_is_accepted_by_both_or_by_none_and_the_fields_are_named(tmp_path
         for problem in answer.problems:
             if problem["type"] not in {"Decode", "NotFound"} and problem["field"] not in {"", "<nil>"}:
                 assert is_named(problem["field"], local_fields), (text, local_fields, problem)
-    assert 50 < num_accepted < 1450, "the changes must reach both sides"
+    assert 30 < num_accepted < 970, "the changes must reach both sides"
 
 
 def test_update_is_accepted_by_both_or_by_none(tmp_path: Path) -> None:
-    pairs = make_pairs(seed=4, count=1500)
+    pairs = make_pairs(seed=4, count=1000)
     answers = ask([Request(changed, old) for old, changed in pairs])
     num_compared = 0
     for (old_text, new_text), answer in zip(pairs, answers, strict=True):
@@ -118,4 +118,4 @@ def test_update_is_accepted_by_both_or_by_none(tmp_path: Path) -> None:
         forbidden = dict(find_forbidden_changes(before.spec, after.spec))
         assert (not forbidden) == answer.accepted, (old_text, new_text, forbidden, answer.problems)
         assert {problem["field"] for problem in answer.problems} <= forbidden.keys()
-    assert num_compared > 50
+    assert num_compared > 30

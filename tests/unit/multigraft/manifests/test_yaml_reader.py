@@ -30,6 +30,7 @@ REFUSED = [
     ("two documents without separator", "a: 1\n...\nb: 2\n", 3, "not YAML"),
     ("text after an explicit end", "a: 1\n...\n%YAML 1.1\n---\nb: 2\n", 3, "more text after the end of the document"),
     ("unclosed quote", 'a: "b\n', 2, "not YAML"),
+    ("byte-order mark of a second file", "a: 1\n\ufeffb: 2\n", 2, "a byte-order mark in the midst of the file"),
     ("control character", "a: \x07\n", 1, "not YAML"),
     ("nested without end", "[" * 500, 1, "nested more than 64 deep"),
 ]
