@@ -1,0 +1,1 @@
+"""Triton and Gluon kernels of the fused LoRA linear; `multi_lora.fused_linear` puts them together."""

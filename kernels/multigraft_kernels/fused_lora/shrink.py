@@ -1,0 +1,228 @@
+"""The one read of x in forward:  s = c drop(x) A^T (drop masks, c = scaling / (1 - p)), and B made ready for the base GEMM.
+
+Shapes   x [T, K], A [slots, maxRank, K], s [num_rows, R] stored by pairs (multi_lora/fused/routes.py), R the largest rank
+         rounded up to 8; B [slots, N, maxRank] -> ready [G, N, R] and flags (ready_factor.py)
+Dtypes   x, A, B, s all bf16, fp16 or fp32; accumulation and c fp32; one rounding, at the store
+Fused    the mask is made in registers while x passes; c is applied to the fp32 sum, so x is masked but never scaled
+Roofline T=8192 K=4096 R=64 bf16, H200 at 4.3 TB/s: 69 MB = 16 us; 4.3 GFLOP = 6 us; the mask 11 us of ALU pipe
+Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Exact    a row of s depends on that row and its adapter alone, bit by bit
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from multigraft_kernels.fused_lora.cost import Cost
+from multigraft_kernels.fused_lora.keep_mask import load_kept, philox_words
+from multigraft_kernels.fused_lora.operands import (
+    Dropout,
+    dot_precision,
+    dropout_arguments,
+    feature_rows,
+    rank_block,
+    rank_columns,
+    triton_dtype,
+    uses_prmt,
+)
+from multigraft_kernels.fused_lora.ready_factor import FACTOR_COLUMNS, ReadyFactor, write_ready
+from multigraft_kernels.launch.choices import ShrinkLaunch
+from multigraft_kernels.multi_lora.fused.routes import SEGMENT_WORDS, TILE_ROWS, RouteTables
+
+
+def estimate_cost(T: int, K: int, R: int, itemsize: int, num_adapters: int = 1) -> Cost:
+    """Estimate the cost of T rows, all with adapters of rank R."""
+    return Cost(2.0 * T * K * R, float(itemsize) * (T * K + num_adapters * R * K + T * R))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum_features(  # type: ignore[no-untyped-def]
+    x_ptr,
+    p_a,
+    o_t,
+    m_t,
+    rank,
+    K,
+    stride_x,
+    position,
+    draw,
+    step,
+    key,
+    threshold,
+    DTYPE: tl.constexpr,
+    DROP: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PRMT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    o_r = tl.arange(0, BLOCK_R)
+    b_s = tl.zeros((BLOCK_R, BLOCK_T), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        o_k = k + tl.arange(0, BLOCK_K)
+        # A is the left operand: on Hopper the right one lies in shared memory, where the masked x goes by itself
+        b_a = tl.load(p_a + o_k[None, :], mask=(o_r < rank)[:, None] & (o_k < K)[None, :], other=0.0)  # [R, K]
+        if DROP:
+            o_c = (k // 8 + tl.arange(0, BLOCK_K // 8)).to(tl.uint32)
+            w0, w1, w2, w3 = philox_words(o_c, position, draw, step, key)
+        else:
+            w0, w1, w2, w3 = 0, 0, 0, 0
+        b_x = load_kept(
+            x_ptr, o_t, m_t, k, K, stride_x, w0, w1, w2, w3, threshold, DTYPE, DROP, PAIRS, PRMT, BLOCK_K
+        )  # [T, K]
+        b_s = tl.dot(b_a, tl.trans(b_x), b_s, input_precision=PRECISION)  # [R, T]
+    return b_s
+
+
+@triton.jit(do_not_specialize=["num_pair_programs"])  # type: ignore[untyped-decorator]
+def _shrink_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    a_ptr,
+    b_ptr,
+    s_ptr,
+    ready_ptr,
+    flag_ptr,
+    pair_tile_ptr,
+    pair_segment_ptr,
+    segment_ptr,
+    scaling_ptr,
+    factor_ptr,
+    adapter_ptr,
+    position_ptr,
+    draw_ptr,
+    step_ptr,
+    key_ptr,
+    threshold_ptr,
+    scale_ptr,
+    num_pair_programs,
+    K,
+    N,
+    R,
+    stride_x,
+    stride_a_slot,
+    stride_a_rank,
+    stride_b_slot,
+    stride_b_out,
+    DTYPE: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PRMT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SEGMENT_WORDS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    FACTOR_COLUMNS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    READY_R: tl.constexpr,
+):
+    i_program = tl.program_id(0)
+    if i_program < num_pair_programs:
+        PARTS: tl.constexpr = TILE_ROWS // BLOCK_T
+        i_pair = i_program // PARTS
+        i_segment = tl.load(pair_segment_ptr + i_pair)
+        p_segment = segment_ptr + i_segment * SEGMENT_WORDS
+        start, end, slot, rank = (
+            tl.load(p_segment),
+            tl.load(p_segment + 1),
+            tl.load(p_segment + 2),
+            tl.load(p_segment + 3),
+        )
+        o_row = (i_program % PARTS) * BLOCK_T + tl.arange(0, BLOCK_T)  # row in the tile
+        o_t = tl.load(pair_tile_ptr + i_pair) * TILE_ROWS + o_row
+        m_t = (o_t >= start) & (o_t < end)
+        o_r = tl.arange(0, BLOCK_R)
+        p_a = a_ptr + slot.to(tl.int64) * stride_a_slot + o_r.to(tl.int64)[:, None] * stride_a_rank
+        factor = tl.load(scaling_ptr + i_segment)
+        threshold = 0
+        if HAS_DROPOUT:
+            adapter = tl.load(adapter_ptr + start)
+            threshold = tl.load(threshold_ptr + adapter)
+            factor *= tl.load(scale_ptr + adapter)
+        if HAS_DROPOUT and threshold > 0:
+            key = tl.load(key_ptr + adapter)
+            position = tl.load(position_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
+            draw = tl.load(draw_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
+            step = tl.load(step_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
+            b_s = _sum_features(
+                x_ptr, p_a, o_t, m_t, rank, K, stride_x, position, draw, step, key, threshold,
+                DTYPE, True, PAIRS, PRMT, PRECISION, BLOCK_T, BLOCK_K, BLOCK_R,
+            )  # fmt: skip
+        else:
+            b_s = _sum_features(
+                x_ptr, p_a, o_t, m_t, rank, K, stride_x, o_t, o_t, o_t, o_t, threshold,
+                DTYPE, False, PAIRS, PRMT, PRECISION, BLOCK_T, BLOCK_K, BLOCK_R,
+            )  # fmt: skip
+        p_s = s_ptr + (i_pair.to(tl.int64) * TILE_ROWS + o_row)[:, None] * R + o_r[None, :]
+        tl.store(p_s, tl.trans(b_s * factor).to(DTYPE), mask=(o_r < R)[None, :])
+    else:
+        num_blocks = tl.cdiv(N, FACTOR_COLUMNS)
+        i_ready = i_program - num_pair_programs
+        i_factor = (i_ready // num_blocks).to(tl.int64)
+        slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
+        write_ready(
+            b_ptr + slot * stride_b_slot, ready_ptr + i_factor * N * R, flag_ptr + i_ready,
+            tl.load(factor_ptr + 2 * i_factor + 1), N, i_ready % num_blocks, stride_b_out, 1, R, 1, R, READY_R, FACTOR_COLUMNS,
+        )  # fmt: skip
+
+
+def shrink(
+    x: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    routes: RouteTables,
+    dropout: Dropout | None,
+    launch: ShrinkLaunch,
+    *,
+    ready: ReadyFactor | None,
+) -> torch.Tensor:
+    """Give s, [routes.num_rows, R]; write B into `ready` where the base GEMM wants it."""
+    R = rank_columns(routes.max_rank)
+    K, N = x.shape[1], b.shape[1]
+    s = torch.empty(routes.num_rows, R, dtype=x.dtype, device=x.device)
+    rows = feature_rows(x)
+    num_pair_programs = routes.num_pairs * (TILE_ROWS // launch.block_t)
+    num_ready_programs = 0 if ready is None else ready.flags.numel()
+    filler = routes.segments
+    _shrink_kernel[(num_pair_programs + num_ready_programs,)](
+        rows.data,
+        a,
+        b,
+        s,
+        s if ready is None else ready.factors,
+        filler if ready is None else ready.flags,
+        routes.pair_tile,
+        routes.pair_segment,
+        routes.segments,
+        routes.scaling,
+        routes.factor_table,
+        *dropout_arguments(dropout, filler),
+        num_pair_programs,
+        K,
+        N,
+        R,
+        rows.stride,
+        a.stride(0),
+        a.stride(1),
+        b.stride(0),
+        b.stride(1),
+        DTYPE=triton_dtype(x.dtype),
+        HAS_DROPOUT=dropout is not None,
+        PAIRS=rows.by_pairs,
+        PRMT=uses_prmt(x),
+        PRECISION=dot_precision(x.dtype),
+        SEGMENT_WORDS=SEGMENT_WORDS,
+        TILE_ROWS=TILE_ROWS,
+        FACTOR_COLUMNS=FACTOR_COLUMNS,
+        BLOCK_T=launch.block_t,
+        BLOCK_K=launch.block_k,
+        BLOCK_R=rank_block(routes.max_rank, launch.min_block_r),
+        READY_R=min(64, triton.next_power_of_2(R)),
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+    return s
