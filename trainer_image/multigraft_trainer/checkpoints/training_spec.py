@@ -9,8 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from multigraft.api.adapter_job import AdapterJob
-from multigraft.api.rules import JsonObject
-from multigraft.api.schema import DECIMAL_PATTERN
+from multigraft.api.rules import DECIMAL_PATTERN, JsonObject
 
 # It decides when a job gives up, not what it learns: a user may raise it and go on.
 NOT_DECISIVE = ("maxNonfiniteSteps",)
