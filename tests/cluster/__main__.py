@@ -17,7 +17,7 @@ from cluster.programs.build import ProgramsMissingError, build_programs
 from cluster.programs.locate import Programs
 from cluster.spec import Mode
 
-KNOWN_ERRORS = (own.ClusterError, CommandError, ProgramsMissingError, ImageError, FileExistsError, FileNotFoundError)
+KNOWN_ERRORS = (own.ClusterError, CommandError, ProgramsMissingError, ImageError, ValueError, OSError)
 
 
 @click.group()
@@ -41,7 +41,7 @@ def build(images: bool) -> None:
 
 
 @commands.command()
-@click.option("--name", default="dev", show_default=True, help="Lower-case letters and digits.")
+@click.option("--name", default="dev", show_default=True, help="1 to 20 of a-z, 0-9 and -.")
 @click.option("--node/--no-node", default=True, show_default=True, help="With a node (root), or the API server alone.")
 def up(name: str, node: bool) -> None:
     """Start a cluster that goes on until `down`."""

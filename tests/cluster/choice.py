@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cluster.access import ClusterAccess
 from cluster.folders import cache_root
+from cluster.programs.build import built_folder
 from cluster.programs.locate import Programs
 
 
@@ -44,4 +45,4 @@ def existing_cluster() -> ClusterAccess:
         raise ValueError(f"E2E_CLUSTER=existing: KUBECONFIG={kubeconfig} must name a file")
     scratch = cache_root() / "existing"
     scratch.mkdir(parents=True, exist_ok=True)
-    return ClusterAccess("existing", kubeconfig.resolve(), Programs(Path("/nonexistent")), scratch)
+    return ClusterAccess("existing", kubeconfig.resolve(), Programs(built_folder()), scratch)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.access import ClusterAccess
+from cluster.access import ClusterAccess, UnsupportedError
 from cluster.choice import Choice, chosen_cluster, existing_cluster
 from cluster.kind import missing_for_kind, start_kind
 from cluster.locks import exclusive
@@ -40,10 +40,10 @@ def node_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """Give a whole cluster: pods run, services and names work, images can be loaded."""
     match chosen_cluster():
         case Choice.OWN:
-            _skip_or_fail(missing_for_node())
+            skip_or_fail(missing_for_node())
             yield from _own(Mode.NODE, request, tmp_path_factory)
         case Choice.KIND:
-            _skip_or_fail(missing_for_kind())
+            skip_or_fail(missing_for_kind())
             yield from _kind(request)
         case Choice.EXISTING:
             yield existing_cluster()
@@ -74,7 +74,7 @@ def _own(mode: Mode, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
         try:
             cluster = join_cluster(name) or start_cluster(mode, name, keep=bool(os.environ.get("KEEP_CLUSTER")))
         except ProgramsMissingError as error:
-            _skip_or_fail(str(error))
+            skip_or_fail(str(error))
     try:
         yield cluster
         cluster.check_alive()
@@ -110,8 +110,16 @@ def _keep_logs_of_failures(cluster: ClusterAccess, request: pytest.FixtureReques
         cluster.collect_logs(LOGS_FOLDER / cluster.name)
 
 
-def _skip_or_fail(reason: str) -> None:
-    """Skip with a reason, if there is one; fail instead where the run must not pass without a cluster."""
+def load_or_skip(cluster: ClusterAccess, archive: Path) -> None:
+    """Load an image; skip the test where the cluster takes images from a registry only."""
+    try:
+        cluster.load_image(archive)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+def skip_or_fail(reason: str) -> None:
+    """Skip the test with a reason, if there is one; fail instead where the run must not pass without a cluster."""
     if not reason:
         return
     if os.environ.get("REQUIRE_CLUSTER"):

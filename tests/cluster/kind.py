@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.access import ClusterAccess, run_command
 from cluster.folders import cache_root
+from cluster.programs.build import built_folder
 from cluster.programs.locate import Programs
 
 START_TIMEOUT = "180s"
@@ -31,8 +33,11 @@ class KindCluster(ClusterAccess):
 
 def missing_for_kind() -> str:
     """Return, as one sentence, what keeps kind from running here; empty if nothing does."""
-    missing = [program for program in ("docker", "kind", "kubectl", "helm") if shutil.which(program) is None]
-    return f"E2E_CLUSTER=kind needs {', '.join(missing)} on the search path" if missing else ""
+    missing = [program for program in ("docker", "kind") if shutil.which(program) is None]
+    if missing:
+        return f"E2E_CLUSTER=kind needs {', '.join(missing)} on the search path"
+    asked = subprocess.run(("docker", "info"), check=False, capture_output=True, text=True)
+    return f"E2E_CLUSTER=kind: {asked.stderr.strip()}" if asked.returncode != 0 else ""
 
 
 def start_kind(name: str) -> KindCluster:
@@ -46,4 +51,4 @@ def start_kind(name: str) -> KindCluster:
     kubeconfig = scratch / "kubeconfig"
     create = ("kind", "create", "cluster", f"--name={name}", f"--kubeconfig={kubeconfig}", f"--wait={START_TIMEOUT}")
     run_command(create, dict(os.environ))
-    return KindCluster(name, kubeconfig, Programs(Path("/nonexistent")), scratch)
+    return KindCluster(name, kubeconfig, Programs(built_folder()), scratch)

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -84,18 +85,19 @@ def start_cluster(mode: Mode, name: str = "", *, keep: bool = False) -> OwnClust
     """Start a cluster and return when it can be used.
 
     Args:
-        name: Lower-case letters and digits; made up if empty.
+        name: 1 to 20 lower-case letters, digits and dashes, a letter first; made up if empty.
         keep: Whether it goes on when its last user has left.
 
     Raises:
+        ValueError: If the name is none.
         ClusterError: If it does not come up.
         ProgramsMissingError: If a program is missing.
-        FileExistsError: If there is a cluster of this name.
+        FileExistsError: If there is a cluster of this name already.
     """
+    folder = _folder_of(name or f"c{secrets.token_hex(3)}")
     programs = locate_programs(NODE_PROGRAMS if mode is Mode.NODE else API_SERVER_PROGRAMS)
     archive = str(pause_archive(programs)) if mode is Mode.NODE else ""
     sweep_abandoned()
-    folder = ClusterFolder(clusters_root() / (name or f"c{secrets.token_hex(3)}"))
     with exclusive(clusters_lock()):
         folder.root.mkdir(mode=0o755)
         keeper_lock = take_exclusive(folder.keeper_lock)
@@ -121,7 +123,7 @@ def start_cluster(mode: Mode, name: str = "", *, keep: bool = False) -> OwnClust
 
 def join_cluster(name: str) -> OwnCluster | None:
     """Use a cluster that runs already; None if there is none of this name that is ready."""
-    folder = ClusterFolder(clusters_root() / name)
+    folder = _folder_of(name)
     try:
         use = take_shared(folder.users_lock)
     except FileNotFoundError:
@@ -136,11 +138,13 @@ def end_cluster(name: str) -> None:
     """End a cluster, whoever still uses it, and return when nothing is left of it.
 
     Raises:
-        FileNotFoundError: If there is none of this name.
-        ClusterError: If it is still there after a minute.
+        ClusterError: If there is none of this name, or it is still there after a minute.
     """
-    folder = ClusterFolder(clusters_root() / name)
-    folder.stop_request.touch()
+    folder = _folder_of(name)
+    try:
+        folder.stop_request.touch()
+    except FileNotFoundError:
+        raise ClusterError(f"there is no cluster {name}") from None
     deadline = time.monotonic() + END_TIMEOUT_SECONDS
     while folder.root.exists():
         if not is_held(folder.keeper_lock):
@@ -174,6 +178,13 @@ def sweep_abandoned() -> list[str]:
                 shutil.rmtree(path)
             swept.append(path.name)
     return swept
+
+
+def _folder_of(name: str) -> ClusterFolder:
+    # It becomes part of the node's name, of a control group's and of a path in the configuration of others.
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,19}", name):
+        raise ValueError(f"cluster name {name!r}: must be 1 to 20 of a-z, 0-9 and -, and start with a letter")
+    return ClusterFolder(clusters_root() / name)
 
 
 def _access(folder: ClusterFolder, spec: ClusterSpec, use: HeldLock) -> OwnCluster:

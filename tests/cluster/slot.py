@@ -11,6 +11,7 @@ LAST_SLOT = 250
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"  # Kubernetes gives the first address of the service range to its API server
 DNS_SERVICE_ADDRESS = "10.96.0.10"  # by custom
+DEVICE_PREFIX = "multigraft"
 POD_RANGE = "10.244.0.0/24"
 
 
@@ -38,7 +39,7 @@ class Slot:
     @property
     def host_device(self) -> str:
         """Return the name of the machine's end of the link."""
-        return f"multigraft{self.number}"
+        return f"{DEVICE_PREFIX}{self.number}"
 
 
 def take_slot() -> tuple[Slot, socket.socket]:

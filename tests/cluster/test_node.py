@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.access import ClusterAccess, CommandError
+from cluster.fixtures import load_or_skip
 from cluster.images.dockerfile import build_image
 from cluster.images.python_base import python_base_archive, python_base_image
 
@@ -31,7 +32,7 @@ FETCH = "import urllib.request; print(urllib.request.urlopen('http://{host}/etc/
 @pytest.fixture(scope="module")
 def with_python(node_cluster: ClusterAccess) -> ClusterAccess:
     """Give a node that has the Python image."""
-    node_cluster.load_image(python_base_archive())
+    load_or_skip(node_cluster, python_base_archive())
     return node_cluster
 
 

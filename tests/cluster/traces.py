@@ -1,11 +1,14 @@
 """What a cluster would leave on the machine if its end were not clean: looked for from outside."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
 from cluster.keep.remains import MOUNTS, mounts_below
 from cluster.node.cgroups import cgroup_roots
 from cluster.own import OwnCluster
+from cluster.slot import DEVICE_PREFIX
 
 
 def find_processes(cluster: OwnCluster) -> dict[int, str]:
@@ -35,7 +38,7 @@ def find_traces(cluster: OwnCluster) -> list[str]:
     traces += [f"folder {path}" for path in (cluster.folder.root,) if path.exists()]
     groups = (root / cluster.spec.cgroup.lstrip("/") for root in cgroup_roots())
     traces += [f"control group {group}" for group in groups if group.exists()]
-    traces += [f"device {line}" for line in _devices().splitlines() if cluster.spec.slot.host_device in line]
+    traces += [f"device {line}" for line in _devices().splitlines() if f"alias {cluster.name}" in line]
     return traces
 
 
@@ -46,7 +49,7 @@ def machine_state() -> dict[str, str]:
     places = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/pods", "/var/log/containers", "/usr/libexec/kubernetes")
     state |= {place: str(Path(place).exists()) for place in places}
     state["filters"] = _rules()
-    state["routes"] = subprocess.run(("ip", "route"), check=True, capture_output=True, text=True).stdout
+    state["routes"] = _routes()
     return state
 
 
@@ -54,6 +57,14 @@ def _devices() -> str:
     return subprocess.run(("ip", "-oneline", "link"), check=True, capture_output=True, text=True).stdout
 
 
+def _routes() -> str:
+    routes = subprocess.run(("ip", "route"), check=True, capture_output=True, text=True).stdout
+    # Another cluster's link may come or go meanwhile.
+    return "\n".join(line for line in routes.splitlines() if DEVICE_PREFIX not in line)
+
+
 def _rules() -> str:
+    if os.geteuid() != 0 or shutil.which("iptables-save") is None:
+        return ""  # then no node can run here
     saved = subprocess.run(("iptables-save",), check=True, capture_output=True, text=True).stdout
     return "\n".join(line for line in saved.splitlines() if line.startswith("-A"))

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+from cluster.choice import Choice, chosen_cluster
+from cluster.images.docker import build_image_with_docker, save_image
 from cluster.images.python_base import python_base_archive, python_base_image
 from cluster.images.store import buildah, export_archive, images_folder
 from cluster.locks import exclusive
 
 
 def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str, str] | None = None) -> Path:
-    """Build a Dockerfile whose `ARG BASE_IMAGE` is the Python base made here, and return its docker-archive.
+    """Build a Dockerfile whose `ARG BASE_IMAGE` is this project's Python base, and return its docker-archive.
 
     Args:
         dockerfile: The file.
@@ -19,9 +21,13 @@ def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str
     Raises:
         ImageError: If a step fails; the text has the end of what it said.
     """
-    python_base_archive()
     archive = images_folder() / f"{image.replace('/', '_').replace(':', '_')}.tar"
     given = {"BASE_IMAGE": python_base_image(), **(arguments or {})}
+    if chosen_cluster() is Choice.KIND:
+        build_image_with_docker(dockerfile, context, image, given)
+        save_image(image, archive)
+        return archive
+    python_base_archive()
     options = [f"--build-arg={name}={value}" for name, value in given.items()]
     with exclusive(images_folder() / f".{archive.name}.lock"):
         # chroot: run steps need neither a network of their own nor a control group.

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from cluster.choice import Choice, chosen_cluster
+from cluster.images.docker import PYTHON_IMAGE, save_image
 from cluster.images.store import ImageError, buildah, export_archive, images_folder
 from cluster.locks import exclusive
 
@@ -28,16 +30,23 @@ def recipe_digest() -> str:
 
 
 def python_base_image() -> str:
-    """Return the name of the image in the store and in its archive."""
+    """Return the name of the image that a Dockerfile of this project is built on."""
+    if chosen_cluster() is Choice.KIND:
+        return PYTHON_IMAGE
     return f"localhost/multigraft/python-base:{recipe_digest()}"
 
 
 def python_base_archive() -> Path:
     """Return the archive of the image, built at the first call from Debian's archive (220 MB, about half a minute).
 
+    With kind it is the image from the registry.
+
     Raises:
         ImageError: If it cannot be built.
     """
+    if chosen_cluster() is Choice.KIND:
+        save_image(PYTHON_IMAGE, images_folder() / "python-from-registry.tar")
+        return images_folder() / "python-from-registry.tar"
     archive = images_folder() / f"python-base-{recipe_digest()}.tar"
     with exclusive(images_folder() / f".{archive.name}.lock"):
         if not archive.exists():

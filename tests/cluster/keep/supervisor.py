@@ -22,6 +22,7 @@ from cluster.spec import ClusterSpec, ClusterState, Mode, Phase, load_spec, load
 
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 15.0
+RESTART_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
 
@@ -36,6 +37,8 @@ class Supervisor:
         self._folder = folder
         self._components = {component.name: component for component in components}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._restart_at: dict[str, float] = {}  # monotonic seconds
+        self._disturbed = False
 
     def start_all(self) -> dict[str, float]:
         """Start every stage in turn; return the seconds that each took."""
@@ -55,12 +58,17 @@ class Supervisor:
         if name in self._running:
             raise ValueError(f"{name} runs already")
         self._spawn(self._known(name))
+        self._restart_at.pop(name, None)
         self._wait_ready(name)
 
     def stop(self, name: str, signal_number: int) -> None:
         """Send a component a signal and wait for its end; after 15 seconds it is killed."""
-        process = self._running.pop(self._known(name), None)
+        self._disturbed = True
+        was_to_restart = self._restart_at.pop(self._known(name), None) is not None
+        process = self._running.pop(name, None)
         if process is None:
+            if was_to_restart:
+                return
             raise ValueError(f"{name} does not run")
         process.send_signal(signal_number)
         try:
@@ -70,11 +78,20 @@ class Supervisor:
             process.wait()
 
     def take_dead(self) -> dict[str, int]:
-        """Return the components that have ended by themselves since the last call, with their exit status."""
+        """Return the components that have ended by themselves since the last call, with their exit status.
+
+        Once a part has been stopped on purpose, others may die of that: controllers do, when the API server
+        goes away while they start. They are then started again after a second, as in any cluster.
+        """
         dead = {name: status for name, process in self._running.items() if (status := process.poll()) is not None}
         for name in dead:
             del self._running[name]
-        return dead
+            if self._disturbed:
+                self._restart_at[name] = time.monotonic() + RESTART_SECONDS
+        for name in [name for name, due in self._restart_at.items() if due <= time.monotonic()]:
+            del self._restart_at[name]
+            self._spawn(name)
+        return {} if self._disturbed else dead
 
     def kill_all(self) -> None:
         """End everything and wait for it."""

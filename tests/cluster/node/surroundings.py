@@ -51,7 +51,7 @@ def link_to_machine(spec: ClusterSpec, init_pid: int) -> None:
     peer = ("peer", "name", NODE_DEVICE, "netns", str(init_pid))
     _run("ip", "link", "add", device, "type", "veth", *peer)
     _run("ip", "address", "add", f"{spec.slot.host_address}/30", "dev", device)
-    _run("ip", "link", "set", device, "up")
+    _run("ip", "link", "set", device, "alias", spec.name, "up")
 
 
 def remove_surroundings(spec: ClusterSpec) -> None:
