@@ -13,6 +13,7 @@ from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.manifests.collection import Manifests
 from multigraft.manifests.load import load_manifests
+from multigraft_trainer.reproducible import set_reproducible_environment
 
 JOB_FAILED = 1
 INVALID_INPUT = 2
@@ -88,8 +89,7 @@ def _run(
     quiet: bool,
 ) -> bool:
     """Run, print the table, and tell whether a job failed."""
-    # Before torch loads: the same bits for the same work, whatever the alignment of its memory.
-    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    set_reproducible_environment()
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
     from multigraft_trainer.local_run.output_folder import open_output
