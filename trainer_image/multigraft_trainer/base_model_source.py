@@ -11,6 +11,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -64,13 +65,7 @@ def _fetch_from_hub(
     if len(parsed.parts) != 2:
         raise refuse(field, uri, "must be hf://owner/name", Reason.BASE_MODEL_INVALID)
     try:
-        folder = snapshot_download(
-            repo_id="/".join(parsed.parts),
-            revision=revision,
-            cache_dir=cache_dir / "hub",
-            allow_patterns=list(WANTED),
-            token=options.get("token"),
-        )
+        return _download_snapshot(parsed, revision, cache_dir, options)
     except GatedRepoError:
         raise refuse(field, uri, "is gated; a token with access is needed", Reason.BASE_MODEL_INVALID) from None
     except RevisionNotFoundError:
@@ -83,4 +78,21 @@ def _fetch_from_hub(
     except Exception as error:
         what = f"cannot be downloaded ({type(error).__name__})"
         raise refuse(field, uri, what, Reason.BASE_MODEL_INVALID) from error
-    return Path(folder)
+
+
+def _download_snapshot(parsed: ParsedUri, revision: str | None, cache_dir: Path, options: Options) -> Path:
+    def snapshot(*, local_files_only: bool) -> Path:
+        folder = snapshot_download(
+            repo_id="/".join(parsed.parts),
+            revision=revision,
+            cache_dir=cache_dir / "hub",
+            allow_patterns=list(WANTED),
+            token=options.get("token"),
+            local_files_only=local_files_only,
+        )
+        return Path(folder)
+
+    try:
+        return snapshot(local_files_only=False)
+    except OfflineModeIsEnabled:
+        return snapshot(local_files_only=True)
