@@ -19,6 +19,8 @@ from multigraft.planner.order import NO_OP
 from multigraft.planner.plan import JobWork, Microbatch, PlanLimits, SampleRef, Segment
 from multigraft.planner.subset_sum import choose_subset
 
+WINDOW_SAMPLES = 512  # of a long queue that are looked at for one microbatch
+
 
 @dataclass(frozen=True)
 class FillPolicy:
@@ -78,14 +80,20 @@ class _Queue:
     def take(self, room: int, *, longest: bool) -> list[SampleRef]:
         """Remove the samples that fill `room` tokens best; if so asked the longest is among them, even beyond it."""
         chosen = [0] if longest else []
-        start = len(chosen)
         room -= sum(self.waiting[i].num_tokens for i in chosen)
-        chosen += [start + i for i in choose_subset([sample.num_tokens for sample in self.waiting[start:]], room)]
+        window = self._spread_window(len(chosen), room)
+        chosen += [window[i] for i in choose_subset([self.waiting[i].num_tokens for i in window], room)]
         taken = [self.waiting[i] for i in chosen]
         for i in reversed(chosen):
             del self.waiting[i]
         self.waiting_tokens -= sum(sample.num_tokens for sample in taken)
         return taken
+
+    def _spread_window(self, start: int, room: int) -> range:
+        """Give the samples to choose among: all from `start` on, or evenly spaced ones that fill the room twice."""
+        num_waiting = len(self.waiting) - start
+        wanted = max(WINDOW_SAMPLES, 2 * room * len(self.waiting) // self.waiting_tokens)
+        return range(start, len(self.waiting), max(1, num_waiting // wanted))
 
     def finish_step(self, next_slot: int) -> None:
         if not self.waiting:

@@ -20,6 +20,8 @@ from multigraft.planner.bounds import bound_microbatches
 from multigraft.planner.cost import CostModel
 from multigraft.planner.merge import merge_microbatches
 from multigraft.planner.order import order_microbatches
+from multigraft.planner.packing_problem import PackingReply
+from multigraft.planner.packing_task import PackingTask
 from multigraft.planner.plan import JobWork, Microbatch, Outcome, Plan, PlanLimits, SolverUse
 from multigraft.planner.rounds import Unit, build_rounds, build_units
 from multigraft.planner.simulate import simulate
@@ -27,6 +29,8 @@ from multigraft.planner.solver_pool import Solved, SolverPool
 from multigraft.planner.tuning import choose_fill_policy
 from multigraft.planner.verify import PlanRefusedError, verify_plan
 from multigraft.planner.work_check import check_work
+
+MAX_ROUND_SAMPLES = 4096  # first-fit decreasing takes the square of it; best-fill alone plans larger rounds
 
 
 def plan_horizon(
@@ -74,7 +78,7 @@ class _Planner:
     def plan(self, solver_timeout_seconds: float, solver: SolverPool | None) -> Plan:
         policy = choose_fill_policy(self.work, self.limits, self.cost, self.earliest_slots)
         filled = self._build("best-fill", fill_best(self.work, self.limits, policy, self.earliest_slots))
-        if self._is_best(filled):
+        if self._is_best(filled) or _count_largest_round(self.work) > MAX_ROUND_SAMPLES:
             return self._choose([filled])
         units = build_units(self.work, self.limits)
         rounds = self._build_rounds("rounds", units, [unit.problem.greedy for unit in units])
@@ -114,15 +118,17 @@ class _Planner:
         return min(good, key=lambda plan: simulate(plan, self.cost).makespan_ms)
 
 
-def _solve(units: Sequence[Unit], pool: SolverPool, budget_seconds: float) -> tuple[list[Solved | None], float]:
+def _solve(
+    units: Sequence[Unit], pool: SolverPool, budget_seconds: float
+) -> tuple[list[Solved[PackingReply] | None], float]:
     """Give, per unit, what the solver made of it, None where it was not asked, and the seconds it took."""
     asked = [index for index, unit in enumerate(units) if unit.is_solvable]
-    batch = pool.solve([units[index].problem for index in asked], budget_seconds=budget_seconds)
+    batch = pool.solve([PackingTask(units[index].problem) for index in asked], budget_seconds=budget_seconds)
     results = dict(zip(asked, batch.solved, strict=True))
     return [results.get(index) for index in range(len(units))], batch.seconds
 
 
-def _count_use(units: Sequence[Unit], solved: Sequence[Solved | None]) -> SolverUse:
+def _count_use(units: Sequence[Unit], solved: Sequence[Solved[PackingReply] | None]) -> SolverUse:
     asked = [one for one in solved if one is not None]
     failed = [one for one in asked if one.failure is not None]
     by_solver = sum(1 for one in asked if one.reply and one.reply.fewest_proved and one.reply.smallest_proved)

@@ -73,11 +73,16 @@ def _solve(formulation: Formulation, solver: SolverName, deadline: float, cbc_pa
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         return int(pulp.LpSolutionNoSolutionFound)
-    formulation.programme.solve(_build_solver(solver, seconds, cbc_path))
+    formulation.programme.solve(build_solver(solver, seconds, cbc_path))
     return int(formulation.programme.sol_status)
 
 
-def _build_solver(solver: SolverName, seconds: float, cbc_path: str | None) -> Any:
+def build_solver(solver: SolverName, seconds: float, cbc_path: str | None = None) -> Any:
+    """Build PuLP's solver object: one thread, wall-clock limit, no gap.
+
+    Raises:
+        pulp.PulpSolverError: If CBC's binary is not there.
+    """
     if solver is SolverName.HIGHS:
         return _WarmHighs(msg=False, threads=1, timeLimit=seconds, gapRel=0.0, random_seed=0)
     path = cbc_path or str(pulp.apis.coin_api.pulp_cbc_path)

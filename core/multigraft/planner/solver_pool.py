@@ -18,10 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from multigraft.planner.packing_check import find_packing_fault
-from multigraft.planner.packing_problem import PackingProblem, PackingReply, SolverName
+from multigraft.planner.packing_problem import SolverName
 from multigraft.planner.solver_process import SolverProcess
 
 WORKER_COMMAND = (sys.executable, "-m", "multigraft.planner.solver_worker")
@@ -42,20 +41,41 @@ class SolveFailure(StrEnum):
     ERROR = "Error"  # the solver is missing or refused the problem
 
 
+Reply = TypeVar("Reply")
+ReplyOut = TypeVar("ReplyOut", covariant=True)
+
+
+class SolverTask(Protocol[ReplyOut]):
+    """A problem as the pool needs it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the problem as a worker reads it; its `kind` says which solver function it is for."""
+        ...
+
+    def read_reply(self, message: dict[str, Any]) -> ReplyOut:
+        """Read and check what a worker says.
+
+        Raises:
+            KeyError: If a field is missing or has another type.
+            ValueError: If the solution breaks a rule of the problem.
+        """
+        ...
+
+
 @dataclass(frozen=True)
-class Solved:
+class Solved(Generic[Reply]):
     """What came of one problem: a checked reply, or a failure and what is known of it."""
 
-    reply: PackingReply | None
+    reply: Reply | None
     failure: SolveFailure | None = None
     detail: str = ""
 
 
 @dataclass(frozen=True)
-class SolvedBatch:
+class SolvedBatch(Generic[Reply]):
     """What came of all problems of one call, in their order, and how long it took."""
 
-    solved: list[Solved]
+    solved: list[Solved[Reply]]
     seconds: float
 
 
@@ -103,13 +123,13 @@ class SolverPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def solve(self, problems: Sequence[PackingProblem], *, budget_seconds: float) -> SolvedBatch:
+    def solve(self, tasks: Sequence[SolverTask[Reply]], *, budget_seconds: float) -> SolvedBatch[Reply]:
         """Solve the problems side by side; come back within the budget plus `GRACE_SECONDS`.
 
         The time that is left is shared by the problems that are left.
         """
         start = time.monotonic()
-        solved = _Run(self, problems, start + budget_seconds).run()
+        solved = _Run(self, tasks, start + budget_seconds).run()
         return SolvedBatch(solved, time.monotonic() - start)
 
 
@@ -118,19 +138,19 @@ def _kill_all(workers: Sequence[SolverProcess]) -> None:
         worker.kill()
 
 
-class _Run:
+class _Run(Generic[Reply]):
     """One call of `SolverPool.solve`: an event loop over the pipes of all workers."""
 
-    def __init__(self, pool: SolverPool, problems: Sequence[PackingProblem], deadline: float) -> None:
+    def __init__(self, pool: SolverPool, tasks: Sequence[SolverTask[Reply]], deadline: float) -> None:
         self.pool = pool
-        self.problems = problems
+        self.tasks = tasks
         self.deadline = deadline
-        self.todo = deque(range(len(problems)))
-        self.solved: dict[int, Solved] = {}
+        self.todo = deque(range(len(tasks)))
+        self.solved: dict[int, Solved[Reply]] = {}
         self.starts_left = dict.fromkeys(pool.workers, MAX_STARTS)
-        self.unserved = Solved(None, SolveFailure.TIMEOUT, "the budget ended before its turn")
+        self.unserved: Solved[Reply] = Solved(None, SolveFailure.TIMEOUT, "the budget ended before its turn")
 
-    def run(self) -> list[Solved]:
+    def run(self) -> list[Solved[Reply]]:
         with selectors.DefaultSelector() as self.selector:
             for worker in self.pool.workers:
                 self._give_next(worker)
@@ -138,7 +158,7 @@ class _Run:
                 self._wait()
                 if self.pool.is_cancelled:
                     _kill_all([worker for worker in self.pool.workers if worker.problem is not None])
-        return [self.solved.get(index, self.unserved) for index in range(len(self.problems))]
+        return [self.solved.get(index, self.unserved) for index in range(len(self.tasks))]
 
     def _give_next(self, worker: SolverProcess) -> None:
         now = time.monotonic()
@@ -171,17 +191,9 @@ class _Run:
         return True
 
     def _build_request(self, index: int, seconds: float) -> bytes:
-        problem = self.problems[index]
         request = {
             "id": index,
-            "problem": {
-                "lengths": problem.lengths,
-                "adapters": problem.adapters,
-                "tokenCapacity": problem.token_capacity,
-                "tileTokens": problem.tile_tokens,
-                "minBins": problem.min_bins,
-                "greedy": problem.greedy,
-            },
+            "problem": self.tasks[index].to_json(),
             "solver": self.pool.solver.value,
             "seconds": seconds,
             "cbcPath": self.pool.cbc_path,
@@ -227,7 +239,7 @@ class _Run:
         if worker.problem is None or not isinstance(message, dict) or message.get("id") != worker.problem:
             raise ValueError("the reply does not belong to a problem")
         index, worker.problem = worker.problem, None
-        self.solved[index] = _judge(self.problems[index], message)
+        self.solved[index] = _judge(self.tasks[index], message)
         self._give_next(worker)
 
     def _fail(self, worker: SolverProcess, failure: SolveFailure, detail: str) -> None:
@@ -240,13 +252,12 @@ class _Run:
         self._give_next(worker)
 
 
-def _judge(problem: PackingProblem, message: dict[str, Any]) -> Solved:
+def _judge(task: SolverTask[Reply], message: dict[str, Any]) -> Solved[Reply]:
     if "error" in message:
         return Solved(None, SolveFailure.ERROR, str(message["error"])[:300])
-    bins, fewest, smallest = message.get("binOf"), message.get("fewestProved"), message.get("smallestProved")
-    if not isinstance(bins, list) or not isinstance(fewest, bool) or not isinstance(smallest, bool):
-        return Solved(None, SolveFailure.GARBAGE, "the reply lacks a field")
-    fault = find_packing_fault(problem, bins)
-    if fault is not None:
-        return Solved(None, SolveFailure.WRONG, fault)
-    return Solved(PackingReply(tuple(bins), fewest, smallest))
+    try:
+        return Solved(task.read_reply(message))
+    except (KeyError, TypeError) as error:
+        return Solved(None, SolveFailure.GARBAGE, f"the reply lacks {error}"[:300])
+    except ValueError as error:
+        return Solved(None, SolveFailure.WRONG, str(error)[:300])

@@ -15,8 +15,11 @@ import sys
 import threading
 from typing import Any, BinaryIO
 
-from multigraft.planner.milp import solve_packing
-from multigraft.planner.packing_problem import PackingProblem, SolverName
+from multigraft.planner.milp import build_solver, solve_packing
+from multigraft.planner.packing_problem import SolverName
+from multigraft.planner.packing_task import PACKING, read_packing_problem
+from multigraft.planner.placement_formulation import solve_placement
+from multigraft.planner.placement_milp import PLACEMENT, read_placement_problem
 
 PARENT_CHECK_SECONDS = 1.0
 NICENESS = 5  # training on the same cores goes first
@@ -35,29 +38,33 @@ def main() -> None:
 
 
 def _serve(request: dict[str, Any]) -> dict[str, Any]:
-    problem = request["problem"]
     try:
-        reply = solve_packing(
-            PackingProblem(
-                tuple(problem["lengths"]),
-                tuple(problem["adapters"]),
-                problem["tokenCapacity"],
-                problem["tileTokens"],
-                problem["minBins"],
-                tuple(problem["greedy"]),
-            ),
-            solver=SolverName(request["solver"]),
-            time_limit_seconds=request["seconds"],
-            cbc_path=request["cbcPath"],
-        )
+        solve = {PACKING: _solve_packing, PLACEMENT: _solve_placement}[request["problem"]["kind"]]
+        return {"id": request["id"], **solve(request)}
     except Exception as error:  # noqa: BLE001 - whatever a solver library raises, the parent falls back to greedy
         return {"id": request["id"], "error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _solve_packing(request: dict[str, Any]) -> dict[str, Any]:
+    reply = solve_packing(
+        read_packing_problem(request["problem"]),
+        solver=SolverName(request["solver"]),
+        time_limit_seconds=request["seconds"],
+        cbc_path=request["cbcPath"],
+    )
     return {
-        "id": request["id"],
         "binOf": list(reply.bin_of),
         "fewestProved": reply.fewest_proved,
         "smallestProved": reply.smallest_proved,
     }
+
+
+def _solve_placement(request: dict[str, Any]) -> dict[str, Any]:
+    placed = solve_placement(
+        read_placement_problem(request["problem"]),
+        solver=build_solver(SolverName(request["solver"]), request["seconds"], request["cbcPath"]),
+    )
+    return {"roomOf": placed}
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes], parent: int) -> None:

@@ -122,3 +122,10 @@ def test_a_starved_pipeline_may_be_filled_less_to_end_sooner() -> None:
     plan = plan_horizon(work, limits, solver_timeout_seconds=0)
     full = Plan(limits, tuple(fill_best(work, limits, FillPolicy(8192))))
     assert simulate(plan, CostModel()).makespan_ms < 0.8 * simulate(full, CostModel()).makespan_ms
+
+
+def test_a_huge_global_batch_is_planned_without_packing_by_rounds() -> None:
+    work = make_random_work(0, num_jobs=1, num_steps=1, batch_size=20_000)
+    plan = plan_horizon(work, PlanLimits(8192, 64), solver_timeout_seconds=0)
+    assert plan.packer == "best-fill"
+    assert plan.fill > 0.97

@@ -14,10 +14,11 @@ import pytest
 
 from builders.packing_problems import make_problem, make_random_problem
 from multigraft.planner.packing_check import find_packing_fault
-from multigraft.planner.packing_problem import SolverName
+from multigraft.planner.packing_problem import PackingProblem, SolverName
+from multigraft.planner.packing_task import PackingTask
 from multigraft.planner.solver_pool import GRACE_SECONDS, SolveFailure, SolverPool
 
-HARD = make_problem([35, 28, 24, 23, 19, 18, 16, 13], capacity=60)  # greedy 4 bins, best 3
+HARD = PackingTask(make_problem([35, 28, 24, 23, 19, 18, 16, 13], capacity=60))  # greedy 4 bins, best 3
 
 PREAMBLE = """
 import json, os, signal, subprocess, sys, time
@@ -84,7 +85,10 @@ def test_a_bad_solver_never_gets_a_packing_through(name: str, stub_pool: Callabl
 
 
 def test_a_solver_that_never_reads_does_not_block_the_caller(stub_pool: Callable[[str], SolverPool]) -> None:
-    large = make_problem([3] * 50_000, capacity=8)  # a request of more bytes than a pipe takes
+    lengths = [3] * 20_000
+    large = PackingTask(
+        PackingProblem(tuple(lengths), (0,) * 20_000, 8, 1, 1, tuple(range(20_000)))
+    )  # a request of more bytes than a pipe takes
     with stub_pool("time.sleep(600)") as pool:
         assert pool.solve([large], budget_seconds=1.0).solved[0].failure is SolveFailure.TIMEOUT
 
@@ -107,10 +111,12 @@ def test_G06_no_solver_is_left_after_its_parent_was_killed(tmp_path: Path) -> No
         "import sys, threading, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[3])!r})\n"
         "from builders.packing_problems import make_random_problem\n"
+        "from multigraft.planner.packing_task import PackingTask\n"
         "from multigraft.planner.solver_pool import SolverPool\n"
         "pool = SolverPool(num_workers=1)\n"
         "problem = make_random_problem(1, num_samples=120, num_adapters=4, capacity=4096, tile=64)\n"
-        "threading.Thread(target=pool.solve, args=([problem],), kwargs={'budget_seconds': 300}, daemon=True).start()\n"
+        "solve = lambda: pool.solve([PackingTask(problem)], budget_seconds=300)\n"
+        "threading.Thread(target=solve, daemon=True).start()\n"
         "while pool.workers[0]._process is None or pool.workers[0]._outbox: time.sleep(0.05)\n"
         "time.sleep(1)\n"
         "print(pool.workers[0]._process.pid, flush=True)\n"
@@ -159,7 +165,7 @@ def test_real_solvers_answer_many_problems_side_by_side(solver: SolverName) -> N
     problems = [make_random_problem(i, num_samples=8, num_adapters=2, capacity=64, tile=8) for i in range(12)]
     with SolverPool(num_workers=2, solver=solver) as pool:
         for _ in range(2):  # the processes are kept
-            batch = pool.solve([*problems, HARD], budget_seconds=60)
+            batch = pool.solve([*map(PackingTask, problems), HARD], budget_seconds=60)
             assert [one.failure for one in batch.solved] == [None] * 13
             assert len(set(batch.solved[-1].reply.bin_of)) == 3
             for problem, one in zip(problems, batch.solved, strict=False):
