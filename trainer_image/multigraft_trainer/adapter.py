@@ -19,6 +19,7 @@ from multigraft_trainer.peft_tensors import Factor, build_key, build_shapes, des
 from multigraft_trainer.slots import AdapterOptions, LinearShape, ModuleGrads
 
 ALIGN_ELEMENTS = 32  # 128 bytes: every view starts on a cache line and on the 16 bytes that vector loads want
+ROW_ELEMENTS = 4096  # the flat tensors are whole rows, so that sums over them can be taken row by row
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,12 @@ def _lay_out(shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, _Span], i
     start = 0
     for key, shape in shapes.items():
         spans[key] = _Span(start, shape)
-        start += -(-math.prod(shape) // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
-    return spans, start
+        start += _round_up(math.prod(shape), ALIGN_ELEMENTS)
+    return spans, _round_up(start, ROW_ELEMENTS)
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _derive_seed(seed: int, name: str) -> int:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from builders.small_adapter import add_gradients, make_adapter, make_options, make_pool, train
+from builders.small_adapter import add_gradients, find_targets, make_adapter, make_options, make_pool, train
 from multigraft.api.adapter_job import LrSchedulerType, Training
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.adapter import Adapter
@@ -76,6 +76,16 @@ def test_a_step_reports_what_it_did() -> None:
     assert got.applied
     assert not adapter.grads.any()
     assert optimizer.progress == Progress(step=1, updates=1, supervised_tokens=10, peak_learning_rate=1e-2)
+
+
+def test_the_norm_of_a_large_adapter_is_exact_to_fp32() -> None:
+    adapter = make_adapter(rank=16, target_names=find_targets())
+    adapter.grads.normal_(generator=torch.Generator().manual_seed(0)).exp_()  # of very different sizes
+    want = adapter.grads.double().norm().item()
+
+    got = AdapterOptimizer(adapter, OPTIONS).step(**LOSS).grad_norm
+
+    assert got == pytest.approx(want, rel=1e-7)
 
 
 def test_an_applied_step_is_published_to_the_compute_copy() -> None:
