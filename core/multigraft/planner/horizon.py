@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from multigraft.planner.best_fill import fill_best
 from multigraft.planner.bounds import bound_microbatches
@@ -116,6 +117,11 @@ class _Planner:
         if not good:
             raise PlanRefusedError(violations[0])
         return min(good, key=lambda plan: simulate(plan, self.cost).makespan_ms)
+
+
+def _count_largest_round(work: Sequence[JobWork]) -> int:
+    rounds = zip_longest(*(job.global_batches for job in work))
+    return max((sum(len(batch.samples) for batch in one if batch is not None) for one in rounds), default=0)
 
 
 def _solve(
