@@ -150,7 +150,9 @@ def _check_request(
         raise refuse("is not causal")
     if sliding_window is not None and sliding_window != mask.window:
         raise refuse(f"has sliding window {sliding_window} but asks for a mask with window {mask.window}")
-    unknown = sorted(name for name, value in kwargs.items() if value is not None and name not in _IGNORED)
+    unknown = sorted(
+        name for name, value in kwargs.items() if value is not None and value is not False and name not in _IGNORED
+    )
     if unknown:
         raise refuse(f"passes {unknown[0]} to its attention, which is not supported")
     return mask

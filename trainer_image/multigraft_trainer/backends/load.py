@@ -29,17 +29,27 @@ def load_base_model(folder: Path, dtype: torch.dtype, device: torch.device) -> A
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # `_check_loading` names them; Transformers would only print them
             attn_implementation=ATTENTION_NAME,
             output_loading_info=True,
         )
-    except (ValueError, OSError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        # Whatever an odd config.json makes Transformers raise is a fault of the folder, not of this program.
-        raise RefusalError(Reason.BASE_MODEL_INVALID, f"Transformers cannot load {folder}: {error}") from error
+        loaded[0].to(device).eval().requires_grad_(False)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise RefusalError(Reason.OUT_OF_MEMORY, f"base model: {folder} does not fit: {error}") from error
+    except Exception as error:  # whatever a folder makes Transformers raise is a fault of the folder
+        raise _describe(error, folder) from error
     model, info = loaded
     _check_loading(info)
-    model = model.to(device).eval().requires_grad_(False)
     _check_finite(model)
     return model
+
+
+def _describe(error: Exception, folder: Path) -> RefusalError:
+    if isinstance(error, KeyError) and ATTENTION_NAME in str(error):
+        return RefusalError(
+            Reason.NOT_SUPPORTED, f"base model: this architecture takes no attention function from outside ({folder})"
+        )
+    return RefusalError(Reason.BASE_MODEL_INVALID, f"Transformers cannot load {folder}: {error}")
 
 
 def _check_loading(info: dict[str, Any]) -> None:

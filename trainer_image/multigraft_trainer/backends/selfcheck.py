@@ -1,8 +1,8 @@
 """Check at load that packed training on this model is exact; what fails is named, and the model is not used.
 
 mask       each kind of mask the model asks for is causal, or causal within its sliding window
-packing    two samples packed give what each gives alone
 isolation  the loss of one sample has a gradient of exactly 0 at the embeddings of the other
+packing    two samples packed give what each gives alone
 attention  our attention gives what Transformers' own (eager) attention gives
 head       our path from hidden states to logits gives the model's own logits
 """
@@ -40,13 +40,13 @@ def check_model(model: Any) -> None:
     try:
         _check_masks(_run(model, [first])[1])
         hidden, _ = _run(model, [first, second])
-        _check_packing(model, hidden, first, second)
         _check_isolation(model, first, second)
+        _check_packing(model, hidden, first, second)
         _check_attention(model, hidden[:_FIRST], first)
         _check_head(model, first)
+    except torch.OutOfMemoryError as error:
+        raise RefusalError(Reason.OUT_OF_MEMORY, f"base model, self-check: {error}") from error
     except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise RefusalError(Reason.OUT_OF_MEMORY, f"base model, self-check: {error}") from error
         # A model that cannot be run packed says so in words of its own; it is refused like one that runs wrong.
         raise _invalid("run", f"{type(model).__name__} fails on packed samples: {error}") from error
 
@@ -58,7 +58,7 @@ def _run(model: Any, samples: list[torch.Tensor]) -> tuple[torch.Tensor, list[Pa
     bounds = [(end - len(sample), end) for end, sample in zip(ends, samples, strict=True)]
     positions = torch.cat([torch.arange(len(sample), device=device) for sample in samples])
     with packed_samples(SampleBounds.build(bounds, device)) as masks:
-        output = model.base_model(input_ids=torch.cat(samples)[None], position_ids=positions[None], use_cache=False)
+        output = model.get_decoder()(input_ids=torch.cat(samples)[None], position_ids=positions[None], use_cache=False)
     return output.last_hidden_state[0], masks
 
 
@@ -115,7 +115,7 @@ def _check_attention(model: Any, packed: torch.Tensor, first: torch.Tensor) -> N
     model.set_attn_implementation("eager")
     try:
         with torch.no_grad():
-            own = model.base_model(input_ids=first[None], use_cache=False).last_hidden_state[0]
+            own = model.get_decoder()(input_ids=first[None], use_cache=False).last_hidden_state[0]
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
     _compare("attention", packed, own, "attention differs from Transformers' own")
@@ -124,7 +124,7 @@ def _check_attention(model: Any, packed: torch.Tensor, first: torch.Tensor) -> N
 def _check_head(model: Any, first: torch.Tensor) -> None:
     with torch.no_grad(), packed_samples(SampleBounds.build([(0, _FIRST)], first.device)):
         output = model(input_ids=first[None], use_cache=False, output_hidden_states=False)
-        hidden = model.base_model(input_ids=first[None], use_cache=False).last_hidden_state[0]
+        hidden = model.get_decoder()(input_ids=first[None], use_cache=False).last_hidden_state[0]
     got = compute_logits(hidden, build_head_path(model))
     _compare("head", got, output.logits[0], "logits differ from the model's own")
 

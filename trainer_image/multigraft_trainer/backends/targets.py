@@ -11,7 +11,6 @@ name matches in all of them, as in PEFT: a longer name or an expression narrows 
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ class ResolvedTargets:
     """Which linear layers an adapter has."""
 
     names: tuple[str, ...]  # full module names, in the model's order
-    peft_target_modules: list[str] | str  # what a PEFT config must say to select the same layers
 
     def count_by_part(self) -> dict[str, int]:
         """Count targets per sub-tree: the name up to the first layer number, such as `model.layers`."""
@@ -52,8 +50,7 @@ def resolve_targets(entries: Sequence[str], modules: ModuleCatalogue) -> Resolve
     selected: set[str] = set()
     for entry in entries:
         selected |= _match_entry(entry, modules, alone=len(entries) == 1)
-    names = tuple(name for name in modules.linears if name in selected)
-    return ResolvedTargets(names, _build_peft_targets(entries, names))
+    return ResolvedTargets(tuple(name for name in modules.linears if name in selected))
 
 
 def _match_entry(entry: str, modules: ModuleCatalogue, *, alone: bool) -> set[str]:
@@ -92,10 +89,9 @@ def _match_all(modules: ModuleCatalogue) -> set[str]:
 
 def _match_expression(entry: str, modules: ModuleCatalogue) -> set[str]:
     try:
-        re.compile(entry)  # what PEFT will use on the exported adapter
         pattern = regex.compile(entry)
         return {name for name in _all_names(modules) if pattern.fullmatch(name, timeout=_REGEX_SECONDS)}
-    except (regex.error, re.error) as error:
+    except regex.error as error:
         raise RefusalError(
             Reason.TARGET_MODULES_NOT_FOUND, f"lora.targetModules: {entry!r} is no regular expression: {error}"
         ) from error
@@ -126,14 +122,6 @@ def _all_names(modules: ModuleCatalogue) -> Iterable[str]:
     yield from modules.embeddings
     yield from modules.experts
     yield modules.head
-
-
-def _build_peft_targets(entries: Sequence[str], names: tuple[str, ...]) -> list[str] | str:
-    if ALL_LINEAR in entries:
-        return sorted(names)  # PEFT knows the word only outside a list, and expands it to full names itself
-    if len(entries) == 1 and not _PLAIN_NAME.fullmatch(entries[0]):
-        return entries[0]
-    return sorted(set(entries))
 
 
 def _suggest(entry: str, modules: ModuleCatalogue) -> str:

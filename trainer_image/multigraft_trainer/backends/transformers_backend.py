@@ -54,7 +54,7 @@ class TransformersBackend:
             )
         check_model(model)
         self._model = model
-        self._decoder = model.base_model
+        self._decoder = model.get_decoder()
         self._head = build_head_path(model)
         self._routes = CurrentRoutes()
         self._table: AdapterTable | None = None
