@@ -115,6 +115,7 @@ def run_pool(
         for horizon in [number for number in pending if number <= pool.engine.horizon]:
             pending.pop(horizon)(pool)
         if not pool.engine.run_horizon() and not pending:
+            pool.engine.close()
             return pool
 
 

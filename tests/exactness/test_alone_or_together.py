@@ -118,6 +118,7 @@ VARIANTS = {
     "plans of one global batch": {"horizon_global_batches": 1},
     "gradient checkpointing": {"gradient_checkpointing": True},
     "a larger maximum rank": {"max_rank": 64},
+    "a solver in the background": {"solver_timeout_seconds": 5, "tile_tokens": 16, "token_capacity": 96},
 }
 
 

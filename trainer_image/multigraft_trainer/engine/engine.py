@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
 
 from multigraft.api.reasons import Reason, RefusalError
-from multigraft.planner.horizon import plan_horizon
 from multigraft.planner.plan import JobWork, Microbatch, Plan, PlanLimits, Segment
+from multigraft.planner.plan_ahead import PlanAhead
 from multigraft_trainer.backends.backend import Backend
 from multigraft_trainer.engine.job_end import build_refused, build_result, finish_job
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
@@ -65,6 +66,7 @@ class Engine:
         self._running: dict[str, JobRun] = {}
         self._leaving: set[str] = set()
         self._is_stopping = False
+        self._ahead = PlanAhead(options.limits, solver_timeout_seconds=options.solver_timeout_seconds)
         self._started_at = time.monotonic()
         self.horizon = 0  # plans run by this process
 
@@ -109,8 +111,13 @@ class Engine:
 
     def run(self) -> None:
         """Run until no job is left or a stop was asked for."""
-        while self.run_horizon():
-            pass
+        with closing(self):
+            while self.run_horizon():
+                pass
+
+    def close(self) -> None:
+        """End the planning thread and its solver processes."""
+        self._ahead.close()
 
     def run_horizon(self) -> bool:
         """Run one plan and the boundary after it; tells whether there is more to do."""
@@ -118,7 +125,7 @@ class Engine:
         if self._is_stopping or not self._running:
             self._retire()
             return False
-        work = [work for run in self.running if (work := self._list_work(run)).global_batches]
+        work = self._list_work()
         if work:  # none if every job was restored at its last step
             self._run_plan(self._plan(work))
         self._retire()
@@ -147,24 +154,31 @@ class Engine:
                 steps=run.step,
             )
 
-    def _plan(self, work: Sequence[JobWork]) -> Plan:
+    def _list_work(self, *, ahead: bool = False) -> list[JobWork]:
+        """List the next global batches of each job; with `ahead`, those of the plan after the next."""
         options = self._options
-        plan = self._state.load_plan(work, options.limits)
+        skipped = options.horizon_global_batches if ahead else 0
+        listed = [
+            run.build_work(run.step + skipped, options.horizon_global_batches, step_limit=options.step_limit)
+            for run in self.running
+        ]
+        return [work for work in listed if work.global_batches]
+
+    def _plan(self, work: Sequence[JobWork]) -> Plan:
+        plan = self._state.load_plan(work, self._options.limits)
         if plan is None:
-            plan = plan_horizon(work, options.limits, solver_timeout_seconds=options.solver_timeout_seconds)
+            plan = self._ahead.take(work)
             self._state.save_plan(work, plan)
         return plan
 
     def _run_plan(self, plan: Plan) -> None:
         self._observer.on_plan(self.horizon, plan)
+        next_work = self._list_work(ahead=True)
+        if next_work:
+            self._ahead.start(next_work)
         for microbatch in plan.microbatches:
             self._run_microbatch(microbatch)
         self.horizon += 1
-
-    def _list_work(self, run: JobRun) -> JobWork:
-        limit = self._options.step_limit
-        num_batches = self._options.horizon_global_batches
-        return run.build_work(num_batches if limit is None else min(num_batches, limit - run.step))
 
     def _run_microbatch(self, microbatch: Microbatch) -> None:
         segments = [segment for segment in microbatch.segments if self._goes_on(segment)]

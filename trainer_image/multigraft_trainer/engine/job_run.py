@@ -126,12 +126,15 @@ class JobRun:
         self.num_tokens = summary["numTokens"]
         self.seconds_before = summary["seconds"]
 
-    def build_work(self, num_global_batches: int) -> JobWork:
-        """List the next global batches for the planner; none is open between horizons."""
-        steps = range(self.step, min(self.step + num_global_batches, self.optimizer.options.total_steps))
+    def build_work(self, first_step: int, num_global_batches: int, *, step_limit: int | None = None) -> JobWork:
+        """List global batches from `first_step` on for the planner; none is open between horizons."""
+        total = self.optimizer.options.total_steps
+        end = min(first_step + num_global_batches, total if step_limit is None else min(total, step_limit))
         return JobWork(
             job=self.key,
-            global_batches=tuple(self._order.build_global_batch(step, self._lengths) for step in steps),
+            global_batches=tuple(
+                self._order.build_global_batch(step, self._lengths) for step in range(first_step, end)
+            ),
             priority=self.prepared.job.spec.priority,
         )
 
