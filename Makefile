@@ -23,12 +23,14 @@ check: setup ## Lint, format, types, import rules, and that generated files are 
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy $(wildcard examples/*/*.py)
+	@$(BIN)/mypy scripts/module_map.py $(wildcard examples/*/*.py)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m multigraft.api.crd --check
+	@$(BIN)/python scripts/module_map.py --check
 
-generate: setup ## Write the generated files (CRDs).
+generate: setup ## Write the generated files: CRDs and docs/modules.md.
 	@$(BIN)/python -m multigraft.api.crd
+	@$(BIN)/python scripts/module_map.py
 
 lock: setup ## Resolve the dependencies anew into requirements.lock.
 	@$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade \
