@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from multigraft_trainer.intake.formats import Conversation
-from multigraft_trainer.intake.template import Rendering, RenderRequest, TemplateFault, Variant
+from multigraft_trainer.intake.template import Rendering, RenderRequest, Result, Variant
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 
 Message = dict[str, Any]
-Result = Rendering | TemplateFault
 
 # Letters and digits only, so that trimming, escaping and quoting leave it alone.
 _ANCHOR = "multigraftanchor5e0b92"
@@ -94,7 +93,7 @@ def _replace(messages: list[Message], index: int, message: Message) -> list[Mess
 
 def _locate(text: str, changed: Result) -> tuple[int, int] | None:
     """Give the [start, end) of `text` that the anchor replaced; None if more than that changed."""
-    if isinstance(changed, TemplateFault) or changed.text.count(_ANCHOR) != 1:
+    if not isinstance(changed, Rendering) or changed.text.count(_ANCHOR) != 1:
         return None
     head, _, tail = changed.text.partition(_ANCHOR)
     if len(head) + len(tail) > len(text) or not text.startswith(head) or not text.endswith(tail):
@@ -103,7 +102,7 @@ def _locate(text: str, changed: Result) -> tuple[int, int] | None:
 
 
 def _difference(question: Result, prompted: Result) -> str | None:
-    if isinstance(question, TemplateFault) or isinstance(prompted, TemplateFault):
+    if not isinstance(question, Rendering) or not isinstance(prompted, Rendering):
         return None
     return prompted.text[len(question.text) :] if prompted.text.startswith(question.text) else None
 

@@ -31,6 +31,7 @@ class RowCode(StrEnum):
     INVALID_TOOL_CALLS = "InvalidToolCalls"
     INVALID_TOOLS = "InvalidTools"
     INVALID_WEIGHT = "InvalidWeight"
+    TOO_MANY_MESSAGES = "TooManyMessages"
     NO_ASSISTANT_TURN = "NoAssistantTurn"
     # PromptCompletion, Text
     MISSING_PROMPT = "MissingPrompt"

@@ -7,6 +7,7 @@ from typing import Any
 
 from multigraft.api.adapter_job import DatasetFormat
 from multigraft_trainer.intake.codes import RowCode, RowError
+from multigraft_trainer.intake.limits import MAX_MESSAGES, MAX_RENDERED_CHARS
 from multigraft_trainer.intake.messages import Turn, check_messages
 from multigraft_trainer.intake.tools import check_tools
 
@@ -55,11 +56,22 @@ def _parse_conversation(row: dict[str, Any]) -> Conversation:
     if len(keys) == 2:
         raise RowError(RowCode.AMBIGUOUS_ROW, "both `messages` and `conversations` are given")
     conversation = Conversation(check_messages(row[keys[0]], keys[0]), check_tools(row.get("tools")))
+    _check_size(conversation)
     if not conversation.supervised_turns:
         raise RowError(
             RowCode.NO_ASSISTANT_TURN, f"no turn of `{keys[0]}` has the role assistant (and a weight above 0)"
         )
     return conversation
+
+
+def _check_size(conversation: Conversation) -> None:
+    if len(conversation.turns) > MAX_MESSAGES:
+        text = f"{len(conversation.turns)} messages; at most {MAX_MESSAGES} are trained in one row"
+        raise RowError(RowCode.TOO_MANY_MESSAGES, text)
+    num_chars = sum(len(turn.content) for turn in conversation.turns)
+    if 2 * num_chars * len(conversation.supervised_turns) > MAX_RENDERED_CHARS:
+        text = f"{num_chars} characters are too many for {len(conversation.supervised_turns)} answers in one row"
+        raise RowError(RowCode.ROW_TOO_LONG, text)
 
 
 def _parse_prompt_completion(row: dict[str, Any]) -> Conversation | PlainText:
@@ -78,6 +90,7 @@ def _parse_prompt_completion(row: dict[str, Any]) -> Conversation | PlainText:
         )
     asked = tuple(Turn(turn.message, supervised=False) for turn in check_messages(prompt, "prompt"))
     conversation = Conversation(asked + check_messages(completion, "completion"), check_tools(row.get("tools")))
+    _check_size(conversation)
     if not conversation.supervised_turns:
         raise RowError(
             RowCode.NO_ASSISTANT_TURN, "no turn of `completion` has the role assistant (and a weight above 0)"

@@ -14,6 +14,10 @@ MAX_UNPACKED_BYTES = 16 * 2**30
 MAX_GZIP_RATIO = 500
 GZIP_RATIO_FLOOR_BYTES = 64 * 2**20
 
+# A conversation is rendered twice per answer to find where it begins and ends: time grows with turns times characters.
+MAX_MESSAGES = 2048
+MAX_RENDERED_CHARS = 2**31
+
 # Published chat templates stay below 32 KiB; compiling grows faster than the source.
 MAX_TEMPLATE_BYTES = 256 * 2**10
 # One render takes below a millisecond. CPU seconds stop endless loops however busy the machine is; the wall clock is

@@ -14,7 +14,7 @@ from multigraft_trainer.intake.tools import check_tool_calls
 
 ROLES = ("system", "user", "assistant", "tool")
 _TAGS = {"human": "user", "gpt": "assistant"}
-_OWN_KEYS = {"role", "from", "content", "value", "tool_calls", "function_call", "weight"}
+_NOT_SHOWN = {"weight", "function_call"}
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def _check_message(message: Any, where: str) -> Turn:
         raise RowError(RowCode.INVALID_MESSAGE, f"{where} mixes `role`/`content` with `from`/`value`")
     role = _check_role(message.get(role_key), where, role_key)
     calls = _check_calls(message, role, where)
-    checked = {
-        "role": role,
-        "content": _check_content(message.get(content_key), f"{where}.{content_key}", may_be_absent=bool(calls)),
-        **({"tool_calls": calls} if calls else {}),
-        **{key: item for key, item in message.items() if key not in _OWN_KEYS and item is not None},
-    }
+    content = _check_content(message.get(content_key), f"{where}.{content_key}", may_be_absent=bool(calls))
+    own = {role_key: ("role", role), content_key: ("content", content), "tool_calls": ("tool_calls", calls or None)}
+    items = [own.get(key, (key, item)) for key, item in message.items() if key not in _NOT_SHOWN]
+    # templates may print a whole message: keys keep the order in which the row has them
+    checked = {key: item for key, item in items if item is not None}
+    checked.setdefault("content", content)
     return Turn(checked, supervised=_check_weight(message.get("weight"), role, where))
 
 

@@ -21,7 +21,7 @@ from multigraft_trainer.intake.anchors import find_anchored_span
 from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.formats import Conversation
 from multigraft_trainer.intake.rendered_check import check_rendered
-from multigraft_trainer.intake.template import Rendering, RenderRequest, TemplateFault, Variant
+from multigraft_trainer.intake.template import Prefix, Rendering, RenderRequest, Result, TemplateFault, Variant
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 
 Span = tuple[int, int]
@@ -69,25 +69,26 @@ def _build_request(conversation: Conversation, template: ProbedTemplate) -> Rend
     variants = [Variant(marks=marked)]
     if not marked:
         for turn in conversation.supervised_turns:
-            variants += [Variant(upto=turn, generation_prompt=True), Variant(upto=turn + 1)]
+            variants.append(Variant(upto=turn, generation_prompt=True, only_prefix=True))
+            variants.append(Variant(upto=turn + 1, only_prefix=True))
     return RenderRequest([turn.message for turn in conversation.turns], conversation.tools, variants)
 
 
 def _find_spans(
     conversation: Conversation,
-    whole: Rendering | TemplateFault,
-    prefixes: Sequence[Rendering | TemplateFault],
+    whole: Result,
+    prefixes: Sequence[Result],
     template: ProbedTemplate,
     end_texts: Sequence[str],
 ) -> RenderedConversation:
-    if isinstance(whole, TemplateFault):
-        raise RowError(RowCode.TEMPLATE_REFUSED, whole.message)
+    if not isinstance(whole, Rendering):
+        raise RowError(RowCode.TEMPLATE_REFUSED, whole.message if isinstance(whole, TemplateFault) else "")
     if template.has_marks(conversation.tools):
         spans = _take_marked(conversation, whole)
     else:
         spans = []
         for turn, before, after in zip(conversation.supervised_turns, prefixes[::2], prefixes[1::2], strict=True):
-            span = _span_between(whole.text, before, after)
+            span = _span_between(before, after)
             span = span or find_anchored_span(conversation, turn, whole.text, template, end_texts)
             if span is None:
                 raise SpansNotFoundError(f"the template gives no way to find turn {turn + 1}")
@@ -98,12 +99,10 @@ def _find_spans(
     return RenderedConversation(whole.text, tuple((start, end) for start, end in spans if start < end))
 
 
-def _span_between(text: str, before: Rendering | TemplateFault, after: Rendering | TemplateFault) -> Span | None:
-    if isinstance(before, TemplateFault) or isinstance(after, TemplateFault):
-        return None
-    if not text.startswith(before.text) or not text.startswith(after.text) or len(before.text) > len(after.text):
-        return None
-    return len(before.text), len(after.text)
+def _span_between(before: Result, after: Result) -> Span | None:
+    start = before.num_chars if isinstance(before, Prefix) else None
+    end = after.num_chars if isinstance(after, Prefix) else None
+    return None if start is None or end is None or start > end else (start, end)
 
 
 def _take_marked(conversation: Conversation, whole: Rendering) -> list[Span]:

@@ -52,6 +52,7 @@ class Variant:
     upto: int | None = None  # messages before this index only
     generation_prompt: bool = False
     marks: bool = False  # find the spans of {% generation %} too
+    only_prefix: bool = False  # give a `Prefix` of the request's first variant in place of the text
     messages: list[dict[str, Any]] | None = None  # in place of the conversation's own
 
 
@@ -73,10 +74,20 @@ class Rendering:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """How much of the request's first text another one is; None if that does not begin with it."""
+
+    num_chars: int | None
+
+
+@dataclass(frozen=True)
 class TemplateFault:
     """The template cannot render this conversation."""
 
     message: str
+
+
+Result = Rendering | Prefix | TemplateFault
 
 
 class TemplateRenderer:
@@ -143,7 +154,7 @@ class TemplateRenderer:
         """Tell whether the template marks what the assistant generates with {% generation %}."""
         return self._marked[self._template.pick(tools)]
 
-    def render(self, requests: Sequence[RenderRequest]) -> list[list[Rendering | TemplateFault]]:
+    def render(self, requests: Sequence[RenderRequest]) -> list[list[Result]]:
         """Render conversations, each in each of its ways; many at once save waiting for the child.
 
         Raises:
@@ -158,13 +169,21 @@ class TemplateRenderer:
             "messages": request.messages,
             "tools": request.tools,
             "variants": [
-                {"upto": v.upto, "prompt": v.generation_prompt, "marks": v.marks, "messages": v.messages}
-                for v in request.variants
+                {
+                    "upto": variant.upto,
+                    "prompt": variant.generation_prompt,
+                    "marks": variant.marks,
+                    "prefix": variant.only_prefix,
+                    "messages": variant.messages,
+                }
+                for variant in request.variants
             ],
         }
 
-    def _read_result(self, answer: dict[str, Any]) -> Rendering | TemplateFault:
+    def _read_result(self, answer: dict[str, Any]) -> Result:
         match answer.get("fault"):
+            case None if "prefix" in answer:
+                return Prefix(answer["prefix"])
             case None:
                 spans = answer.get("spans")
                 return Rendering(answer["text"], None if spans is None else tuple((start, end) for start, end in spans))

@@ -13,6 +13,7 @@ from multigraft_trainer.intake.template import (
     ChatTemplate,
     Rendering,
     RenderRequest,
+    Result,
     TemplateFault,
     TemplateRenderer,
     Variant,
@@ -62,7 +63,7 @@ class ProbedTemplate:
         """Tell whether the template has {% generation %} blocks."""
         return self._renderer.has_marks(tools)
 
-    def render(self, requests: Sequence[RenderRequest]) -> list[list[Rendering | TemplateFault]]:
+    def render(self, requests: Sequence[RenderRequest]) -> list[list[Result]]:
         """Render as `TemplateRenderer.render`."""
         return self._renderer.render([_in_parts(request) for request in requests] if self._as_parts else requests)
 
@@ -76,7 +77,7 @@ class ProbedTemplate:
                 [[whole, question, prompted]] = self.render([RenderRequest(messages, None, variants)])
                 if isinstance(whole, TemplateFault):
                     what = what or f"cannot render a plain conversation: {whole.message}"
-                elif _USER in whole.text and _ASSISTANT in whole.text:
+                elif isinstance(whole, Rendering) and _USER in whole.text and _ASSISTANT in whole.text:
                     self.generation_prompt = _generation_prompt(question, prompted)
                     return
                 else:
@@ -84,8 +85,8 @@ class ProbedTemplate:
         raise RefusalError(Reason.INVALID_CHAT_TEMPLATE, f"chat template {self._origin}: {what}")
 
 
-def _generation_prompt(question: Rendering | TemplateFault, prompted: Rendering | TemplateFault) -> str:
-    if isinstance(question, TemplateFault) or isinstance(prompted, TemplateFault):
+def _generation_prompt(question: Result, prompted: Result) -> str:
+    if not isinstance(question, Rendering) or not isinstance(prompted, Rendering):
         return ""
     return prompted.text.removeprefix(question.text) if prompted.text.startswith(question.text) else ""
 

@@ -4,8 +4,9 @@ A template is a program from a model folder. Jinja's sandbox keeps it from Pytho
 the sandbox cannot: endless loops, exponential strings, huge powers. Started by `template.TemplateRenderer`.
 
 One JSON value per line. In: first {"templates", "variables", "now", "limits"}, then lists of requests
-{"template", "messages", "tools", "variants": [{"upto", "prompt", "marks", "messages"}]}. Out: one line for the set-up
-and one per variant, {"text", "spans"} or {"fault", "detail"}. A list is read whole before it is answered, so that the
+{"template", "messages", "tools", "variants": [{"upto", "prompt", "marks", "prefix", "messages"}]}. Out: one line for
+the set-up and one per variant: {"text", "spans"}; {"prefix"} where only the length was asked of a text that begins the
+first variant's (null if it does not); or {"fault", "detail"}. A list is read whole before it is answered, so that the
 two sides never wait for each other's pipe.
 
 Same environment as transformers' `apply_chat_template` (trim_blocks, lstrip_blocks, loop controls, tojson,
@@ -14,6 +15,7 @@ raise_exception, strftime_now, {% generation %}); written from its documented be
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import re
@@ -30,6 +32,10 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# What jinja2 imports on first use, when no file can be opened any more.
+for _module in ("jinja2.constants", "jinja2.debug", "pprint", "textwrap"):
+    importlib.import_module(_module)
 
 FLUSH_SECONDS = 0.5  # answers are sent in one go, but the parent sees that there is progress
 FIRST_PRIVATE_USE = 0xE000  # Unicode private use area, 6400 characters: marks are two that the text does not hold
@@ -106,6 +112,7 @@ class Renderer:
     def __init__(self, setup: dict[str, Any]) -> None:
         self._limits = setup["limits"]
         self._variables = setup["variables"]
+        self._whole = ""  # the last text that was asked for in full
         self._templates: dict[str, jinja2.Template] = {}
         self.marked: dict[str, bool] = {}
         environment = build_environment(datetime.fromisoformat(setup["now"]))
@@ -127,6 +134,9 @@ class Renderer:
         }
         template = self._templates[request["template"]]
         text = self._run(template, values)
+        if variant.get("prefix"):
+            return {"prefix": len(text) if self._whole.startswith(text) else None}
+        self._whole = text
         if not variant.get("marks"):
             return {"text": text}
         free = [mark for mark in map(chr, range(FIRST_PRIVATE_USE, FIRST_PRIVATE_USE + 6400)) if mark not in text][:2]
@@ -170,6 +180,12 @@ def limit_cpu(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
+def close_process() -> None:
+    """Let this process open and write no file from here on: a second wall behind the sandbox."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
+
 def answer(requests: Iterator[str]) -> Iterator[dict[str, Any]]:
     """Answer the set-up line and then every request, one answer per variant."""
     setup = json.loads(next(requests))
@@ -181,6 +197,7 @@ def answer(requests: Iterator[str]) -> Iterator[dict[str, Any]]:
     except Exception as error:  # noqa: BLE001 (whatever a foreign template raises is its fault)
         yield describe_fault(error)
         return
+    close_process()
     yield {"marked": renderer.marked}
     for line in requests:
         for request in json.loads(line):

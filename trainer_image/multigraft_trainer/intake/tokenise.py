@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 
 from multigraft.api.adapter_job import LongSamplePolicy
 from multigraft_trainer.intake.account import Account, OutOfRange
@@ -18,7 +20,10 @@ from multigraft_trainer.intake.tokenizer import IntakeTokenizer
 from multigraft_trainer.samples import DroppedRow, TokenisedSample
 
 _BATCH_ROWS = 512
-_BATCH_CHARS = 4 * 2**20
+_BATCH_CHARS = 2**20
+# A text of many more characters than the tokens that are kept can hold is cut before it is tokenised: an encoding takes
+# some 150 bytes per token, and most would be thrown away.
+_CHARS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,8 @@ class PreparedText:
     row: int
     text: str
     spans: tuple[tuple[int, int], ...]  # supervised characters, [start, end)
-    is_rendered: (
-        bool  # by the chat template, which prints special tokens itself; else the tokenizer adds bos, and we eos
-    )
+    # rendered by the chat template, which prints special tokens itself; else the tokenizer adds bos, and we add eos
+    is_rendered: bool
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,21 @@ class Tokeniser:
         for batch in batches:
             for is_rendered in (True, False):
                 group = [text for text in batch if text.is_rendered is is_rendered]
-                encodings = self.tokenizer.backend.encode_batch(
-                    [text.text for text in group], add_special_tokens=not is_rendered
-                )
-                for text, encoding in zip(group, encodings, strict=True):
+                for text, encoding in zip(group, self._encode(group, add_special_tokens=not is_rendered), strict=True):
                     sample = self._build_sample(text, encoding.ids, encoding.offsets)
                     if sample is not None:
                         yield sample
+
+    def _encode(self, texts: Sequence[PreparedText], *, add_special_tokens: bool) -> Iterator[Encoding]:
+        encode = partial(self.tokenizer.backend.encode_batch, add_special_tokens=add_special_tokens)
+        limit, margin = self.options.max_seq_length, 2 * self.tokenizer.longest_token
+        max_chars = _CHARS_PER_TOKEN * limit + 2 * margin
+        for text, encoding in zip(texts, encode([text.text[:max_chars] for text in texts]), strict=True):
+            # no token that is kept may lie so near the cut that it depends on it; else (long runs of white space) all
+            # of the text is tokenised
+            is_whole = len(text.text) <= max_chars
+            is_certain = is_whole or (len(encoding) > limit and encoding.offsets[limit - 1][1] + margin <= max_chars)
+            yield encoding if is_certain else encode([text.text])[0]
 
     def _build_sample(
         self, text: PreparedText, ids: list[int], offsets: list[tuple[int, int]]
@@ -66,20 +78,17 @@ class Tokeniser:
                 supervised[1:] = True
             input_ids, supervised = self._with_ends(input_ids, supervised)
         limit = self.options.max_seq_length
-        if len(input_ids) > limit:
-            if self.options.long_sample_policy is not LongSamplePolicy.TRUNCATE:
-                self._drop(text.row, RowCode.SAMPLE_TOO_LONG, f"{len(input_ids)} tokens, maxSeqLength is {limit}")
-                return None
-            if not supervised[:limit].any() and supervised.any():
-                message = f"no supervised token among the first {limit} of {len(input_ids)} tokens (maxSeqLength)"
-                self._drop(text.row, RowCode.NO_SUPERVISED_TOKENS, message)
-                return None
+        is_long = len(input_ids) > limit
+        if is_long and self.options.long_sample_policy is not LongSamplePolicy.TRUNCATE:
+            self._drop(text.row, RowCode.SAMPLE_TOO_LONG, f"{len(input_ids)} tokens, maxSeqLength is {limit}")
+            return None
         if not supervised[:limit].any():
-            self._drop(text.row, RowCode.NO_SUPERVISED_TOKENS, "the row has no token to learn")
+            where = f"the first {limit} of {len(input_ids)} tokens (maxSeqLength)" if is_long else "its tokens"
+            self._drop(text.row, RowCode.NO_SUPERVISED_TOKENS, f"none of {where} is supervised")
             return None
         self._check_range(text.row, input_ids[:limit])
         self.account.num_trained += 1
-        self.account.num_truncated += len(input_ids) > limit
+        self.account.num_truncated += is_long
         return TokenisedSample(text.row, input_ids[:limit], supervised[:limit])
 
     def _with_ends(

@@ -30,6 +30,7 @@ class IntakeTokenizer:
     bos_id: int | None
     eos_id: int | None
     special_texts: tuple[str, ...]  # of all special tokens, longest first
+    longest_token: int  # characters
     sha256: str
 
     @classmethod
@@ -68,6 +69,7 @@ class IntakeTokenizer:
             bos_id=tokenizer.bos_token_id,
             eos_id=tokenizer.eos_token_id,
             special_texts=tuple(sorted(special, key=lambda text: (-len(text), text))),
+            longest_token=max(map(len, backend.get_vocab(with_added_tokens=True)), default=1),
             sha256=hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest(),
         )
 

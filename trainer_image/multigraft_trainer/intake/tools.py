@@ -27,7 +27,7 @@ def check_tools(value: Any) -> list[dict[str, Any]] | None:
 
 
 def check_tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Check the calls of one turn and give each as {..., "function": {"name", "arguments": an object}}.
+    """Check the calls of one turn and give each as {..., "function": {"name", "arguments": an object, ...}}.
 
     Arguments that are JSON text (as the OpenAI format has them) become the object they stand for: most templates
     serialise what they get, and would quote a string once more.
@@ -63,10 +63,12 @@ def _check_call(call: Any, where: str) -> dict[str, Any]:
         arguments = {}
     if not isinstance(arguments, dict):
         raise RowError(RowCode.INVALID_TOOL_CALLS, f"{where}.function.arguments is not an object")
-    outer = {
-        key: item for key, item in call.items() if key not in {"function", "name", "arguments"} and item is not None
-    }
-    return {"type": "function", **outer, "function": {"name": name, "arguments": arguments}}
+    if function is call:
+        outer = {key: item for key, item in call.items() if key not in {"name", "arguments"} and item is not None}
+        return {"type": "function", **outer, "function": {"name": name, "arguments": arguments}}
+    inner = {key: item for key, item in function.items() if item is not None}
+    shown = {key: item for key, item in call.items() if item is not None}
+    return {**shown, "function": {**inner, "arguments": arguments}}
 
 
 def _parse(text: str, code: RowCode, where: str) -> Any:

@@ -42,7 +42,7 @@ def test_G13_no_refusal_is_longer_than_500_characters(
         assert {row.code for row in dropped} == {RowCode.SAMPLE_TOO_LONG}
         return
     assert len(text) < 500
-    assert dropped[0].code in text or "more codes" in text
+    assert any(row.code in text for row in dropped)
 
 
 def test_first_row_numbers_of_each_code_and_then_a_count() -> None:

@@ -8,6 +8,7 @@ from builders.intake import chat
 from multigraft.api.adapter_job import DatasetFormat
 from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.formats import Conversation, PlainText, parse_row
+from multigraft_trainer.intake.limits import MAX_MESSAGES
 
 CHAT, PAIR, TEXT = DatasetFormat.CONVERSATIONAL, DatasetFormat.PROMPT_COMPLETION, DatasetFormat.TEXT
 USER = {"role": "user", "content": "q"}
@@ -75,7 +76,7 @@ def error(row: dict[str, Any], dataset_format: DatasetFormat = CHAT) -> RowError
             {
                 "role": "assistant",
                 "content": "",
-                "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}],
+                "tool_calls": [{"function": {"name": "f", "arguments": {}}}],
             },
             id="blank arguments are none",
         ),
@@ -83,6 +84,24 @@ def error(row: dict[str, Any], dataset_format: DatasetFormat = CHAT) -> RowError
 )
 def test_every_spelling_of_a_turn_has_one_form(given: dict[str, Any], want: dict[str, Any]) -> None:
     assert messages(USER, given) == [USER, want]
+
+
+def test_keys_keep_the_order_of_the_row_because_templates_may_print_them() -> None:
+    call = {"id": "c", "function": {"strict": True, "arguments": "{}", "name": "f"}, "type": "function"}
+    [turn] = messages({"name": "n", "tool_calls": [call], "value": None, "from": "gpt"})
+    assert list(turn) == ["name", "tool_calls", "content", "role"]
+    assert list(turn["tool_calls"][0]) == ["id", "function", "type"]
+    assert list(turn["tool_calls"][0]["function"].items()) == [("strict", True), ("arguments", {}), ("name", "f")]
+
+
+def test_a_conversation_that_would_take_too_long_to_render_is_refused() -> None:
+    assert error({"messages": [ANSWER] * (MAX_MESSAGES + 1)}).code == RowCode.TOO_MANY_MESSAGES
+    assert conversation({"messages": [ANSWER] * MAX_MESSAGES}).supervised_turns
+    big = {"role": "user", "content": "x" * 2**21}
+    got = error({"messages": [big, *[ANSWER] * 600]})
+    assert got.code == RowCode.ROW_TOO_LONG
+    assert "too many for 600 answers" in got.message
+    assert conversation({"messages": [big, ANSWER]}).supervised_turns
 
 
 def test_roles_may_stand_in_any_order_as_long_as_the_assistant_speaks() -> None:

@@ -28,6 +28,7 @@ from builders.tiny_base import BOS_ID, EOS_ID, VOCAB_SIZE, build_tiny_tokenizer
 from multigraft.api.adapter_job import BadRowPolicy, Dataset, DatasetFormat, LongSamplePolicy, Training
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.intake.codes import RowCode
+from multigraft_trainer.intake.load import load_dataset
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
 from multigraft_trainer.samples import TokenisedDataset
@@ -302,7 +303,7 @@ def test_a_row_whose_answer_is_cut_off_is_a_bad_row(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "data.jsonl", [chat("q" * 200, "a"), chat("q", "a")])
     error = refusal(path, max_seq_length=64)
     assert "NoSupervisedTokens 1 (row 1)" in error.message
-    assert "no supervised token among the first 64 of" in error.message
+    assert "none of the first 64 of" in error.message
     dataset = load(path, max_seq_length=64, bad_row_policy=SKIP)
     assert dropped_codes(dataset) == [(1, RowCode.NO_SUPERVISED_TOKENS)]
 
@@ -312,6 +313,34 @@ def test_a_cut_answer_does_not_end(tmp_path: Path) -> None:
     [sample] = load(path, format=PAIR, max_seq_length=20).samples
     assert supervised_text(sample) == "c" * 19
     assert not sample.supervised[0]
+
+
+@pytest.mark.parametrize("policy", list(LongSamplePolicy))
+def test_a_text_far_beyond_the_limit_gives_the_same_tokens_without_being_tokenised_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: LongSamplePolicy
+) -> None:
+    path = write_lines(tmp_path / "data.jsonl", [{"text": "ab" * 50_000}, {"text": "a"}])
+    options = {"format": TEXT, "max_seq_length": 10, "long_sample_policy": policy}
+    if policy is LongSamplePolicy.TRUNCATE:
+        assert whole_text(load(path, **options).samples[0]) == "ababababab"
+    elif policy is LongSamplePolicy.SKIP:
+        assert dropped_codes(load(path, **options)) == [(1, RowCode.SAMPLE_TOO_LONG)]
+    else:
+        assert "maxSeqLength is 10" in refusal(path, **options).message
+
+
+def test_a_text_whose_beginning_gives_few_tokens_is_tokenised_whole(tmp_path: Path) -> None:
+    fast = build_tiny_tokenizer()
+    fast.add_tokens(["-" * 400])
+    tokenizer = IntakeTokenizer.from_fast(fast)
+    path = write_lines(tmp_path / "data.jsonl", [{"text": "-" * 400 * 30 + "x"}])
+    with pytest.raises(RefusalError, match="id 512"):
+        load(path, format=TEXT, max_seq_length=8, tokenizer=tokenizer)
+    dataset = load_dataset(
+        path, options=IntakeOptions(format=TEXT, max_seq_length=40), tokenizer=tokenizer, embedding_rows=513
+    )
+    assert dataset.samples[0].num_tokens == 32
+    assert dataset.report.num_truncated == 0
 
 
 # ---- the embedding table

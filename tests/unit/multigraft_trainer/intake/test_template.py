@@ -21,8 +21,10 @@ from multigraft_trainer.intake.limits import MAX_TEMPLATE_BYTES
 from multigraft_trainer.intake.options import RENDER_DATE
 from multigraft_trainer.intake.template import (
     ChatTemplate,
+    Prefix,
     Rendering,
     RenderRequest,
+    Result,
     TemplateFault,
     TemplateRenderer,
     Variant,
@@ -32,7 +34,7 @@ from multigraft_trainer.intake.template_probe import ProbedTemplate
 MESSAGES = chat("q", "a")["messages"]
 
 
-def render(source: str, messages: list[dict[str, Any]] | None = None, **more: Any) -> Rendering | TemplateFault:
+def render(source: str, messages: list[dict[str, Any]] | None = None, **more: Any) -> Result:
     template = ChatTemplate("chat_template.jinja", {"default": source}, {"bos_token": "<bos>"})
     with TemplateRenderer(template, now=RENDER_DATE) as renderer:
         [[result]] = renderer.render(
@@ -203,6 +205,30 @@ def test_many_large_conversations_at_once_do_not_lock_up() -> None:
     assert all(result == Rendering("é" * 200_000) for group in results for result in group)
 
 
+def test_of_a_prefix_only_the_length_is_given() -> None:
+    source = "{% for m in messages %}{{ m.content }}{{ '!' if messages | length == 1 }};{% endfor %}"
+    variants = [
+        Variant(),
+        Variant(upto=2, only_prefix=True),
+        Variant(upto=0, only_prefix=True),
+        Variant(upto=1, only_prefix=True),
+    ]
+    with TemplateRenderer(ChatTemplate("t", {"default": source}), now=RENDER_DATE) as renderer:
+        requests = [RenderRequest(chat(*words)["messages"], None, variants) for words in ("abc", "xyz")]
+        assert renderer.render(requests) == [
+            [Rendering("a;b;c;"), Prefix(4), Prefix(0), Prefix(None)],
+            [Rendering("x;y;z;"), Prefix(4), Prefix(0), Prefix(None)],
+        ]
+
+
+def test_K06_the_child_can_open_no_file_once_it_renders() -> None:
+    with TemplateRenderer(ChatTemplate("t", {"default": "x"}), now=RENDER_DATE) as renderer:
+        limits = Path(f"/proc/{renderer._child.pid}/limits").read_text()
+    lines = {line[:26].strip(): line[26:].split() for line in limits.splitlines()}
+    assert lines["Max open files"][:2] == ["3", "3"]
+    assert lines["Max file size"][:2] == ["0", "0"]
+
+
 def test_dates_and_chance_do_not_change_from_day_to_day() -> None:
     source = "{{ strftime_now('%d %b %Y') }} {{ range(1000) | random }}"
     assert text(source) == text(source)
@@ -234,7 +260,10 @@ EXTRAS = """\
   no prompt
     {% endif %}
 {% endfor %}{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ undefined_thing }}
-{{ strftime_now('%Y') }}
+{{ strftime_now('%Y %B %A %j') }}
+{{ 'a bc d' | wordwrap(2) }}{{ [1, {'a': 2}] | pprint }}{{ 'see http://a.b/c' | urlize }}{{ {'a': '<'} | xmlattr }}
+{{ 'é'.encode('utf-8').decode('latin-1') }}{{ (lipsum(n=1, html=false) | length) > 9 }}{{ 1234567 | filesizeformat }}
+{{ 'a-b' | title | center(9) | indent(2, true) }}{{ '%.3f|%5d' | format(1.5, 7) }}{{ ['b', 'A'] | sort | join(',') }}
 """
 
 
