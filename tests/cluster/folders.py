@@ -86,6 +86,11 @@ class ClusterFolder:
         return self.root / "data"
 
     @property
+    def containerd_root(self) -> Path:
+        """Images, as they came and unpacked, and the file systems of containers."""
+        return self.data / "containerd"
+
+    @property
     def pod_logs(self) -> Path:
         return self.logs / "pods"
 

@@ -2,10 +2,13 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+POLL_SECONDS = 0.05
 
 
 @dataclass
@@ -65,6 +68,31 @@ def is_held(path: Path) -> bool:
     if lock is not None:
         lock.release()
     return lock is None
+
+
+def wait_until_free(path: Path, timeout_seconds: float) -> bool:
+    """Wait until nobody holds a lock on the file that is at `path` now, be it deleted meanwhile.
+
+    Returns:
+        Whether that was in time.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    descriptor = os.open(path, os.O_RDWR)
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(POLL_SECONDS)
+            else:
+                return True
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

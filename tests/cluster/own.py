@@ -19,7 +19,8 @@ from cluster.images.pause import pause_archive
 from cluster.keep.control import Request, send_request
 from cluster.keep.keeper import remove_cluster
 from cluster.keep.plan import write_files
-from cluster.locks import HeldLock, exclusive, is_held, take_exclusive, take_shared
+from cluster.locks import HeldLock, exclusive, is_held, take_exclusive, take_shared, wait_until_free
+from cluster.node.memory import images_fit_in_memory
 from cluster.node.settle import load_image
 from cluster.programs.locate import API_SERVER_PROGRAMS, NODE_PROGRAMS, locate_programs
 from cluster.slot import take_slot
@@ -49,7 +50,12 @@ class OwnCluster(ClusterAccess):
         self.use.release()
 
     def load_image(self, archive: Path) -> None:
-        load_image(self.folder.containerd_socket, archive)
+        status = archive.stat()
+        mark = self.folder.data / "loaded" / f"{archive.name}-{status.st_size}-{status.st_mtime_ns}"
+        with exclusive(mark.with_name(".lock")):
+            if not mark.exists():  # each worker of a test run asks for the same images
+                load_image(self.folder.containerd_socket, archive)
+                mark.touch()
 
     def stop(self, component: str, signal_number: int = SIGTERM) -> None:
         send_request(self.folder.control_socket, Request("stop", component, signal_number))
@@ -104,7 +110,8 @@ def start_cluster(mode: Mode, name: str = "", *, keep: bool = False) -> OwnClust
     use = take_shared(folder.users_lock, create=True)
     slot, slot_holder = take_slot()
     with slot_holder:
-        spec = ClusterSpec(folder.name, mode, slot.number, str(programs.folder), keep, archive)
+        in_memory = mode is Mode.NODE and images_fit_in_memory()
+        spec = ClusterSpec(folder.name, mode, slot.number, str(programs.folder), keep, archive, in_memory)
         save_spec(folder, spec)
         write_files(folder, spec, datetime.datetime.now(datetime.UTC))
         _spawn_keeper(folder, (keeper_lock.descriptor, slot_holder.fileno()))
@@ -143,15 +150,14 @@ def end_cluster(name: str) -> None:
     folder = _folder_of(name)
     try:
         folder.stop_request.touch()
+        ended = wait_until_free(folder.keeper_lock, END_TIMEOUT_SECONDS)
     except FileNotFoundError:
+        if folder.root.exists():
+            raise
         raise ClusterError(f"there is no cluster {name}") from None
-    deadline = time.monotonic() + END_TIMEOUT_SECONDS
-    while folder.root.exists():
-        if not is_held(folder.keeper_lock):
-            sweep_abandoned()
-        if time.monotonic() > deadline:
-            raise ClusterError(f"cluster {name} is still there; see {folder.log_of('keeper')}")
-        time.sleep(POLL_SECONDS)
+    if not ended:
+        raise ClusterError(f"cluster {name} is still there; see {folder.log_of('keeper')}")
+    sweep_abandoned()  # it may have had no keeper any more
 
 
 def list_clusters() -> list[tuple[ClusterSpec, Phase]]:

@@ -20,7 +20,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What to start. Fixed for the life of a cluster."""
+    """What to start. Fixed for the life of a cluster.
+
+    Attributes:
+        keep: Whether it goes on when its last user has left.
+        pause_archive: The image that the node needs before all others; empty without a node.
+        images_in_memory: Whether the node keeps its images and containers' file systems in memory.
+    """
 
     name: str
     mode: Mode
@@ -28,6 +34,7 @@ class ClusterSpec:
     programs_folder: str
     keep: bool
     pause_archive: str
+    images_in_memory: bool
 
     @property
     def slot(self) -> Slot:

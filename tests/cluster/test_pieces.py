@@ -10,6 +10,7 @@ from cluster.folders import ClusterFolder, cache_root
 from cluster.keep.remains import mounts_below
 from cluster.locks import is_held, take_exclusive, take_shared, try_exclusive
 from cluster.node.cgroups import cgroup_roots
+from cluster.node.memory import available_bytes
 from cluster.slot import Slot, take_slot
 from cluster.spec import ClusterState, Phase, load_state, save_state
 
@@ -126,3 +127,9 @@ def test_a_kubeconfig_alone_chooses_nothing(monkeypatch: pytest.MonkeyPatch, tmp
 
     with pytest.raises(ValueError, match="production must name a file"):
         existing_cluster()
+
+
+def test_available_memory_is_read_in_bytes() -> None:
+    table = "MemTotal:       24684100 kB\nMemAvailable:   10485760 kB\nHugePages_Total:       0\n"
+
+    assert available_bytes(table) == 10 * 2**30

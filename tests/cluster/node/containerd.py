@@ -34,7 +34,7 @@ def build_containerd_config(folder: ClusterFolder, networks: Path) -> str:
     quote = json.dumps
     return f"""\
 version = 2
-root = {quote(str(folder.data / "containerd"))}
+root = {quote(str(folder.containerd_root))}
 state = {quote(str(STATE))}
 
 [grpc]

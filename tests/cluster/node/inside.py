@@ -37,14 +37,17 @@ NETWORK_SETTINGS = {"net/ipv4/ip_forward": "1"}
 
 def prepare_inside(folder: ClusterFolder, spec: ClusterSpec) -> None:
     """Prepare mounts, settings and addresses. Must run as root in the namespaces of the node."""
-    _prepare_mounts(folder)
+    _prepare_mounts(folder, spec)
     _prepare_settings(folder)
     _prepare_addresses(spec)
 
 
-def _prepare_mounts(folder: ClusterFolder) -> None:
+def _prepare_mounts(folder: ClusterFolder, spec: ClusterSpec) -> None:
     _run("mount", "--make-rshared", "/")  # what the kubelet mounts must show in containers that ask for it
     _run("mount", "-t", "tmpfs", "-o", "mode=755", "node-run", "/run")
+    if spec.images_in_memory:
+        folder.containerd_root.mkdir()
+        _run("mount", "-t", "tmpfs", "-o", "mode=711", "node-images", str(folder.containerd_root))
     for place in OVERLAID:
         upper, work = (folder.data / "overlaid" / place.lstrip("/") / layer for layer in ("upper", "work"))
         upper.mkdir(parents=True)
