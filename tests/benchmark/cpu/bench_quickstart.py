@@ -100,7 +100,7 @@ def measure_plain(jobs: list[Path], scratch: Path) -> Measured:
     """Run the plain PEFT loop on each job, one after another."""
     processes = []
     for job in jobs:
-        rows = yaml.safe_load(job.read_text())["spec"]["dataset"]["storageUri"]
+        rows = json.loads(job.read_text())["spec"]["dataset"]["storageUri"]
         script = Path(__file__).with_name("plain_peft.py")
         processes.append(run_process([sys.executable, script, job, BASE, rows, Path(tempfile.mkdtemp(dir=scratch))]))
     printed = [json.loads(process.stdout.strip().splitlines()[-1]) for process in processes]
@@ -132,15 +132,15 @@ def write_folders(scratch: Path) -> tuple[Path, list[Path], list[Path]]:
     alone = [scratch / job["metadata"]["name"] for job in jobs]
     for folder in (together, *alone):
         folder.mkdir()
-        (folder / "pool.yaml").write_text(yaml.safe_dump(pool))
+        (folder / "pool.json").write_text(json.dumps(pool))
     files = []
     for job, folder in zip(jobs, alone, strict=True):
         dataset = job["spec"]["dataset"]
         dataset["storageUri"] = str(QUICKSTART / dataset["storageUri"])
         del dataset["evalStorageUri"]
         for place in (together, folder):
-            (place / f"{job['metadata']['name']}.yaml").write_text(yaml.safe_dump(job))
-        files.append(folder / f"{job['metadata']['name']}.yaml")
+            (place / f"{job['metadata']['name']}.json").write_text(json.dumps(job))
+        files.append(folder / f"{job['metadata']['name']}.json")
     return together, alone, files
 
 

@@ -29,7 +29,7 @@ def draw_loss_curves(result: RunResult, path: Path) -> None:
             steps, losses, color=look.colour, linestyle=look.line, marker=marker, linewidth=1.2, label=literal(job.job)
         )
         _mark_heldout(axes, job, look.colour)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("optimizer step of the job")
     axes.set_ylabel("loss (nats per supervised token)")
     axes.set_title("Training loss (lines) and held-out loss before and after (diamonds)", loc="left", fontsize=10)
