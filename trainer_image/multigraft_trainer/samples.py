@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,4 +53,14 @@ class TokenisedDataset:
 
     samples: tuple[TokenisedSample, ...]
     report: IntakeReport
-    fingerprint: str  # SHA-256 over content, tokenizer, template, options and code version
+    fingerprint: str  # SHA-256 over token ids and masks: what is trained, however it was read
+
+    @classmethod
+    def build(cls, samples: Iterable[TokenisedSample], report: IntakeReport) -> Self:
+        """Build a dataset with its fingerprint, which a later version of intake gives too if the samples are equal."""
+        kept = tuple(samples)
+        digest = hashlib.sha256(np.asarray([sample.num_tokens for sample in kept], dtype="<i8").tobytes())
+        for sample in kept:
+            digest.update(sample.input_ids.astype("<i4").tobytes())
+            digest.update(sample.supervised.astype("u1").tobytes())
+        return cls(kept, report, digest.hexdigest())

@@ -16,7 +16,6 @@ class RowCode(StrEnum):
     DUPLICATE_KEY = "DuplicateKey"
     INVALID_NUMBER = "InvalidNumber"
     LONE_SURROGATE = "LoneSurrogate"
-    UNSUPPORTED_TYPE = "UnsupportedType"
     # Conversational
     MISSING_MESSAGES = "MissingMessages"
     NULL_MESSAGES = "NullMessages"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.intake.account import Account
-from multigraft_trainer.intake.cache import build_fingerprint, hash_file, load_cached, save_cached
+from multigraft_trainer.intake.cache import build_key, hash_file, load_cached, save_cached
 from multigraft_trainer.intake.file_name import shown_name
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.prepare import Preparation
@@ -40,13 +40,13 @@ def load_dataset(
             characters and no text of a row.
     """
     before = stat_dataset(path)
-    fingerprint = build_fingerprint(
+    key = build_key(
         content_sha256=hash_file(path),
         tokenizer_sha256=tokenizer.sha256,
         options=options,
         embedding_rows=embedding_rows,
     )
-    cached = load_cached(cache_dir, fingerprint) if cache_dir is not None else None
+    cached = load_cached(cache_dir, key) if cache_dir is not None else None
     if cached is not None:
         return cached
     account = Account(shown_name(path))
@@ -58,7 +58,7 @@ def load_dataset(
         raise RefusalError(Reason.INVALID_DATASET, f"dataset {shown_name(path)} was changed while it was read")
     report = account.conclude(options, embedding_rows=embedding_rows)
     samples.sort(key=lambda sample: sample.row)
-    dataset = TokenisedDataset(tuple(samples), report, fingerprint)
+    dataset = TokenisedDataset.build(samples, report)
     if cache_dir is not None:
-        save_cached(cache_dir, dataset)
+        save_cached(cache_dir, key, dataset)
     return dataset

@@ -83,12 +83,25 @@ def test_A18_another_tokenizer_or_template_tokenises_anew(tmp_path: Path) -> Non
     assert datasets[0].samples[0].num_tokens != datasets[1].samples[0].num_tokens
 
 
+def test_the_fingerprint_is_of_what_is_trained_and_not_of_how_it_was_read(tmp_path: Path) -> None:
+    rows = [chat("q", "a"), chat("q", "b")]
+    plain = write_lines(tmp_path / "a.jsonl", rows)
+    spaced = write_lines(tmp_path / "b.jsonl", ["", *rows, {}])
+    first = load(plain)
+    assert load(spaced, bad_row_policy=BadRowPolicy.SKIP, max_seq_length=999).fingerprint == first.fingerprint
+    assert load(write_lines(tmp_path / "c.jsonl", rows[::-1])).fingerprint != first.fingerprint
+    weighted = chat("q", "b", "q", "b")
+    weighted["messages"][1]["weight"] = 0
+    masks = [load(write_lines(tmp_path / "d.jsonl", [row])).fingerprint for row in (chat("q", "b", "q", "b"), weighted)]
+    assert masks[0] != masks[1]
+
+
 def test_A18_every_part_of_the_key_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     options = IntakeOptions()
     base = {"content_sha256": "c", "tokenizer_sha256": "t", "options": options, "embedding_rows": 512}
 
     def build(**changed: object) -> str:
-        return cache.build_fingerprint(**{**base, **changed})  # type: ignore[arg-type]
+        return cache.build_key(**{**base, **changed})  # type: ignore[arg-type]
 
     changed = [
         build(),
