@@ -12,6 +12,7 @@ import itertools
 import json
 import platform
 import statistics
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -165,10 +166,10 @@ def _index(job: str) -> int:
 
 
 def time_shared(backend: TransformersBackend, lengths: list[list[int]], capacity: int, passes: int) -> Timing:
-    """Time the shared run; the first microbatches warm up kernels and memory."""
+    """Time the shared run; a few microbatches before it warm up kernels, the allocator and the clocks."""
     run = SharedRun(backend, lengths, capacity)
     timing = Timing("multigraft, plain torch", sum(map(sum, lengths)), fill=run.plan.fill)
-    for microbatch in run.plan.microbatches[:2]:
+    for microbatch in run.plan.microbatches[:6]:
         backend.forward_backward(run.pack(microbatch))
     torch.cuda.reset_peak_memory_stats()
     for _ in range(passes):
@@ -349,13 +350,18 @@ def _report(name: str, timing: Timing) -> dict[str, Any]:
     return summary
 
 
+def _run_nvidia_smi() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def describe_environment() -> dict[str, str]:
     """Name what the numbers depend on."""
     import peft
 
     return {
         "gpu": torch.cuda.get_device_name(),
-        "driver": str(torch._C._cuda_getDriverVersion()) if hasattr(torch._C, "_cuda_getDriverVersion") else "",
+        "driver": _run_nvidia_smi(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "peft": peft.__version__,

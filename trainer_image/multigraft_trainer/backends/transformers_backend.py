@@ -16,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.backends.adapter_table import AdapterTable
 from multigraft_trainer.backends.attention import SampleBounds, packed_samples
+from multigraft_trainer.backends.determinism import deterministic_backward
 from multigraft_trainer.backends.head_loss import build_head_path, compute_head_loss
 from multigraft_trainer.backends.load import load_base_model
 from multigraft_trainer.backends.lora_layer import CurrentRoutes, wrap_linears
@@ -130,7 +131,8 @@ class TransformersBackend:
                     with_grad=picked.requires_grad,
                 )
                 if grad is not None:
-                    torch.autograd.backward(picked, grad)
+                    with deterministic_backward(self.device):
+                        torch.autograd.backward(picked, grad)
         except BaseException as error:
             # The frames keep the activations alive, and checkpointing's hooks installed, as long as someone holds the
             # error; the next microbatch needs the memory and must not run under these hooks.
