@@ -49,7 +49,9 @@ def iterate_parquet_rows(file: BinaryIO, name: str) -> Iterator[Row | DroppedRow
             for index in range(batch.num_rows):
                 number += 1
                 yield _read_row(number, batch, index)
-    except (pa.ArrowException, OSError, MemoryError):
+    except RefusalError:
+        raise
+    except (pa.ArrowException, OSError, MemoryError, ValueError):  # ValueError: names of columns that are not UTF-8
         raise _invalid(name, "is a damaged or unreadable Parquet file") from None
 
 

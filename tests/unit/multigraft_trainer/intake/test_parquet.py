@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,32 @@ def test_a_cut_or_damaged_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RefusalError, match="damaged or unreadable Parquet") as caught:
             list(read_rows(path))
         assert caught.value.reason == Reason.INVALID_DATASET
+
+
+def test_a_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
+    rows = [chat("q", "a")["messages"] for _ in range(20)]
+    whole = write(tmp_path / "whole.parquet", messages=rows, text=["é" * index for index in range(20)]).read_bytes()
+    chance = random.Random(0)
+    path = tmp_path / "changed.parquet"
+    refused = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(4, len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        try:
+            list(read_rows(path))
+        except RefusalError as error:
+            refused += error.reason == Reason.INVALID_DATASET
+    assert refused > 100
+
+
+def test_a_column_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.parquet", textcolumn=["a"]).read_bytes()
+    path = tmp_path / "data.parquet"
+    path.write_bytes(whole.replace(b"textcolumn", b"textcolum\xff"))
+    with pytest.raises(RefusalError, match="damaged"):
+        list(read_rows(path))
 
 
 def test_limits_on_rows_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
