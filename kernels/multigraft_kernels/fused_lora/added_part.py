@@ -65,7 +65,7 @@ def _added_part_kernel(  # type: ignore[no-untyped-def]
         b_part = tl.zeros((TILE_ROWS, BLOCK_O), tl.float32)
         for r in range(0, rank, BLOCK_R):
             o_r = r + tl.arange(0, BLOCK_R)
-            b_s = tl.load(p_s + o_r[None, :], mask=(o_r < rank)[None, :], other=0.0)  # [T, R]
+            b_s = tl.load(p_s + o_r[None, :], mask=(o_r < R)[None, :], other=0.0)  # [T, R], zero beyond the rank
             m_factor = (o_r < rank)[:, None] & (o_o < outputs)[None, :]
             b_f = tl.load(p_factor + o_r.to(tl.int64)[:, None] * stride_rank, mask=m_factor, other=0.0)  # [R, O]
             b_part = tl.dot(b_s, b_f, b_part, input_precision=PRECISION)

@@ -39,16 +39,15 @@ _BLOCK_D = 64  # summed elements per step: 128 bytes, the widest swizzle
 _CONSUMER_WARPS = 8
 # 12 warps start with 168 registers; the producer's warpgroup gives all but 24 back and the consumers go up to 240
 _START_REGISTERS = 168
-_PRODUCER_REGISTERS = 24
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _place(tile, T, outputs, BLOCK_T: gl.constexpr, BLOCK_O: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Give the tile's row and column: GROUP rows are walked column by column, so that W and left stay in L2."""
+def _place(tile, T, outputs, group, BLOCK_T: gl.constexpr, BLOCK_O: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Give the tile's row and column: `group` rows are walked column by column, so that W and left stay in L2."""
     num_t = (T + BLOCK_T - 1) // BLOCK_T
     num_o = (outputs + BLOCK_O - 1) // BLOCK_O
-    first = tile // (GROUP * num_o) * GROUP
-    height = gl.minimum(num_t - first, GROUP)
+    first = tile // (group * num_o) * group
+    height = gl.maximum(gl.minimum(num_t - first, group), 1)  # asked for the tile after the last one too
     rest = tile - first * num_o
     return first + rest % height, rest // height
 
@@ -58,6 +57,13 @@ def _advance(stage, phase, NUM_STAGES: gl.constexpr):  # type: ignore[no-untyped
     stage += 1
     wrapped = stage == NUM_STAGES
     return gl.where(wrapped, 0, stage), gl.where(wrapped, phase ^ 1, phase)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _stage_before(stage, NUM_STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+    # Computed anew: a name that a loop sets to `stage` is not carried when both start as one value (Triton 3.6), and the
+    # wrong barrier would be answered for ever.
+    return gl.where(stage == 0, NUM_STAGES - 1, stage - 1)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -76,18 +82,18 @@ def _produce(  # type: ignore[no-untyped-def]
     D,
     outputs,
     rank_steps,
+    group,
     OUTPUTS_LAST: gl.constexpr,
     BLOCK_T: gl.constexpr,
     BLOCK_O: gl.constexpr,
     BLOCK_D: gl.constexpr,
     NUM_STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
 ):
     num_tiles = ((T + BLOCK_T - 1) // BLOCK_T) * ((outputs + BLOCK_O - 1) // BLOCK_O)
     stage = 0
     phase = 1
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        i_t, i_o = _place(tile, T, outputs, BLOCK_T, BLOCK_O, GROUP)
+        i_t, i_o = _place(tile, T, outputs, group, BLOCK_T, BLOCK_O)
         for pair in range(gl.load(tile_pairs_ptr + 2 * i_t), gl.load(tile_pairs_ptr + 2 * i_t + 1)):
             factor = gl.load(pair_factor_ptr + pair)
             for r in range(rank_steps):
@@ -119,17 +125,15 @@ def _multiply(  # type: ignore[no-untyped-def]
     acc, left_ring, right_ring, full, empty, stage, phase, steps, OUTPUTS_LAST: gl.constexpr, NUM_STAGES: gl.constexpr
 ):
     """Add `steps` tiles of the ring to acc; one product runs while the one before gives its tiles back."""
-    previous = stage
     for step in range(steps):
         mbarrier.wait(full.index(stage), phase)
         right = right_ring.index(stage) if OUTPUTS_LAST else right_ring.index(stage).permute([1, 0])
         acc = warpgroup_mma(left_ring.index(stage), right, acc, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
-        mbarrier.arrive(empty.index(previous), pred=step > 0)
-        previous = stage
+        mbarrier.arrive(empty.index(_stage_before(stage, NUM_STAGES)), pred=step > 0)
         stage, phase = _advance(stage, phase, NUM_STAGES)
     acc = warpgroup_mma_wait(0, deps=(acc,))
-    mbarrier.arrive(empty.index(previous), pred=steps > 0)
+    mbarrier.arrive(empty.index(_stage_before(stage, NUM_STAGES)), pred=steps > 0)
     return acc, stage, phase
 
 
@@ -219,6 +223,7 @@ def _consume(  # type: ignore[no-untyped-def]
     rank_steps,
     num_flags,
     keep_words,
+    group,
     OUTPUTS_LAST: gl.constexpr,
     MASKED: gl.constexpr,
     HAS_BIAS: gl.constexpr,
@@ -228,7 +233,6 @@ def _consume(  # type: ignore[no-untyped-def]
     BLOCK_O: gl.constexpr,
     BLOCK_D: gl.constexpr,
     NUM_STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
 ):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_O, 16])
     num_t = (T + BLOCK_T - 1) // BLOCK_T
@@ -237,12 +241,12 @@ def _consume(  # type: ignore[no-untyped-def]
     spoiled = _any_flag(flag_ptr, num_flags)
     stage = 0
     phase = 0
-    i_t, i_o = _place(gl.program_id(0), T, outputs, BLOCK_T, BLOCK_O, GROUP)
+    i_t, i_o = _place(gl.program_id(0), T, outputs, group, BLOCK_T, BLOCK_O)
     pairs = gl.load(tile_pairs_ptr + 2 * i_t + 1) - gl.load(tile_pairs_ptr + 2 * i_t)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         steps = pairs * rank_steps
         # The next tile's number of pairs is asked for here, so that its latency hides behind this tile's products.
-        next_t, next_o = _place(tile + gl.num_programs(0), T, outputs, BLOCK_T, BLOCK_O, GROUP)
+        next_t, next_o = _place(tile + gl.num_programs(0), T, outputs, group, BLOCK_T, BLOCK_O)
         p_next = tile_pairs_ptr + 2 * gl.minimum(next_t, num_t - 1)
         pairs = gl.load(p_next + 1) - gl.load(p_next)
         acc = gl.zeros([BLOCK_T, BLOCK_O], gl.float32, layout)
@@ -276,7 +280,7 @@ def _consume(  # type: ignore[no-untyped-def]
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["T", "num_flags"])  # type: ignore[untyped-decorator]
+@gluon.jit(do_not_specialize=["T", "num_flags", "group"])  # type: ignore[untyped-decorator]
 def _base_gemm_kernel(  # type: ignore[no-untyped-def]
     left_desc,
     w_desc,
@@ -296,6 +300,7 @@ def _base_gemm_kernel(  # type: ignore[no-untyped-def]
     rank_steps,
     num_flags,
     keep_words,
+    group,
     OUTPUTS_LAST: gl.constexpr,
     MASKED: gl.constexpr,
     HAS_BIAS: gl.constexpr,
@@ -305,7 +310,6 @@ def _base_gemm_kernel(  # type: ignore[no-untyped-def]
     BLOCK_O: gl.constexpr,
     BLOCK_D: gl.constexpr,
     NUM_STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
 ):
     dtype: gl.constexpr = left_desc.dtype
     left_ring = gl.allocate_shared_memory(dtype, [NUM_STAGES, BLOCK_T, BLOCK_D], left_desc.layout)
@@ -317,16 +321,28 @@ def _base_gemm_kernel(  # type: ignore[no-untyped-def]
     for i in gl.static_range(NUM_STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    consumer = (
-        out_desc, bias_ptr, flag_ptr, keep_ptr, tile_pairs_ptr, pair_factor_ptr, pair_segment_ptr, segment_ptr,
-        left_ring, right_ring, out_buffer, full, empty, T, D, outputs, rank_steps, num_flags, keep_words,
-        OUTPUTS_LAST, MASKED, HAS_BIAS, SEGMENT_WORDS, FACTOR_COLUMNS, BLOCK_T, BLOCK_O, BLOCK_D, NUM_STAGES, GROUP,
+    # The arguments stand in the call: tuples kept in names would lose their constexprs.
+    gl.warp_specialize(
+        [
+            (
+                _consume,
+                (
+                    out_desc, bias_ptr, flag_ptr, keep_ptr, tile_pairs_ptr, pair_factor_ptr, pair_segment_ptr, segment_ptr,
+                    left_ring, right_ring, out_buffer, full, empty, T, D, outputs, rank_steps, num_flags, keep_words,
+                    group, OUTPUTS_LAST, MASKED, HAS_BIAS, SEGMENT_WORDS, FACTOR_COLUMNS, BLOCK_T, BLOCK_O, BLOCK_D, NUM_STAGES,
+                ),
+            ),
+            (
+                _produce,
+                (
+                    left_desc, w_desc, s_desc, ready_desc, tile_pairs_ptr, pair_factor_ptr, left_ring, right_ring, full,
+                    empty, T, D, outputs, rank_steps, group, OUTPUTS_LAST, BLOCK_T, BLOCK_O, BLOCK_D, NUM_STAGES,
+                ),
+            ),
+        ],
+        [1],
+        [24],
     )  # fmt: skip
-    producer = (
-        left_desc, w_desc, s_desc, ready_desc, tile_pairs_ptr, pair_factor_ptr, left_ring, right_ring, full, empty,
-        T, D, outputs, rank_steps, OUTPUTS_LAST, BLOCK_T, BLOCK_O, BLOCK_D, NUM_STAGES, GROUP,
-    )  # fmt: skip
-    gl.warp_specialize([(_consume, consumer), (_produce, producer)], [1], [24])
 
 
 def run_base_gemm(
@@ -374,6 +390,7 @@ def run_base_gemm(
         -(-routes.max_rank // _BLOCK_D),
         ready.flags.numel(),
         0 if keep is None else keep.shape[1] // 4,
+        launch.group,
         OUTPUTS_LAST=outputs_last,
         MASKED=keep is not None,
         HAS_BIAS=bias is not None,
@@ -383,7 +400,6 @@ def run_base_gemm(
         BLOCK_O=block_o,
         BLOCK_D=_BLOCK_D,
         NUM_STAGES=launch.num_stages,
-        GROUP=launch.group,
         num_warps=_CONSUMER_WARPS,
         maxnreg=_START_REGISTERS,
     )

@@ -24,7 +24,7 @@ from multigraft_kernels.fused_lora.operands import (
     feature_rows,
     rank_block,
     triton_dtype,
-    uses_prmt,
+    uses_ptx,
 )
 from multigraft_kernels.launch.choices import InputLaunch
 from multigraft_kernels.multi_lora.fused.routes import CHUNK_WORDS, SEGMENT_WORDS, ChunkTable, RouteTables
@@ -42,65 +42,6 @@ def keep_stride(num_features: int) -> int:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sum_rows(  # type: ignore[no-untyped-def]
-    x_ptr,
-    p_ds,
-    p_keep,
-    position_ptr,
-    draw_ptr,
-    step_ptr,
-    first,
-    end,
-    k,
-    rank,
-    K,
-    R,
-    stride_x,
-    stride_keep,
-    key,
-    threshold,
-    DTYPE: tl.constexpr,
-    DROP: tl.constexpr,
-    PAIRS: tl.constexpr,
-    PRMT: tl.constexpr,
-    NEED_DA: tl.constexpr,
-    NEED_KEEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-):
-    o_r = tl.arange(0, BLOCK_R)
-    o_c = k // 8 + tl.arange(0, BLOCK_K // 8)
-    b_da = tl.zeros((BLOCK_R, BLOCK_K), tl.float32)
-    for t in range(first, end, BLOCK_T):
-        o_t = t + tl.arange(0, BLOCK_T)
-        m_t = o_t < end
-        if DROP:
-            position = tl.load(position_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
-            draw = tl.load(draw_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
-            step = tl.load(step_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
-            w0, w1, w2, w3 = philox_words(o_c.to(tl.uint32), position, draw, step, key)
-        else:
-            w0, w1, w2, w3 = 0, 0, 0, 0
-        if NEED_KEEP:
-            if DROP:
-                bits = pack_keep_bits(w0, w1, w2, w3, threshold)
-            else:
-                bits = tl.full((BLOCK_T, BLOCK_K // 8), 255, tl.uint8)
-            p_bits = p_keep + o_t.to(tl.int64)[:, None] * stride_keep + o_c[None, :]
-            tl.store(p_bits, bits, mask=m_t[:, None] & (o_c * 8 < K)[None, :])
-        if NEED_DA:
-            p_row = p_ds + o_t.to(tl.int64)[:, None] * R + o_r[None, :]
-            b_ds = tl.load(p_row, mask=m_t[:, None] & (o_r < rank)[None, :], other=0.0)  # [T, R]
-            b_x = load_kept(
-                x_ptr, o_t, m_t, k, K, stride_x, w0, w1, w2, w3, threshold, DTYPE, DROP, PAIRS, PRMT, BLOCK_K
-            )  # [T, K]
-            b_da = tl.dot(tl.trans(b_ds), b_x, b_da, input_precision=PRECISION)  # [R, K]
-    return b_da
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _input_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
     ds_ptr,
@@ -114,7 +55,6 @@ def _input_kernel(  # type: ignore[no-untyped-def]
     step_ptr,
     key_ptr,
     threshold_ptr,
-    scale_ptr,
     K,
     R,
     stride_x,
@@ -122,7 +62,7 @@ def _input_kernel(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
     PAIRS: tl.constexpr,
-    PRMT: tl.constexpr,
+    PTX: tl.constexpr,
     NEED_DA: tl.constexpr,
     NEED_KEEP: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -137,27 +77,45 @@ def _input_kernel(  # type: ignore[no-untyped-def]
     first, end = tl.load(p_chunk + 1), tl.load(p_chunk + 2)
     p_segment = segment_ptr + tl.load(p_chunk) * SEGMENT_WORDS
     rank, shift = tl.load(p_segment + 3), tl.load(p_segment + 5)
-    p_ds = ds_ptr + shift.to(tl.int64) * R
     k = i_k * BLOCK_K
-    threshold = 0
+    o_r = tl.arange(0, BLOCK_R)
+    o_k = k + tl.arange(0, BLOCK_K)
+    o_c = k // 8 + tl.arange(0, BLOCK_K // 8)
+    threshold, key = 0, 0
     if HAS_DROPOUT:
         adapter = tl.load(adapter_ptr + first)
-        threshold = tl.load(threshold_ptr + adapter)
-    if HAS_DROPOUT and threshold > 0:
-        b_da = _sum_rows(
-            x_ptr, p_ds, keep_ptr, position_ptr, draw_ptr, step_ptr, first, end, k, rank, K, R, stride_x, stride_keep,
-            tl.load(key_ptr + adapter), threshold,
-            DTYPE, True, PAIRS, PRMT, NEED_DA, NEED_KEEP, PRECISION, BLOCK_T, BLOCK_K, BLOCK_R,
-        )  # fmt: skip
-    else:
-        b_da = _sum_rows(
-            x_ptr, p_ds, keep_ptr, position_ptr, draw_ptr, step_ptr, first, end, k, rank, K, R, stride_x, stride_keep,
-            0, threshold,
-            DTYPE, False, PAIRS, PRMT, NEED_DA, NEED_KEEP, PRECISION, BLOCK_T, BLOCK_K, BLOCK_R,
-        )  # fmt: skip
+        threshold = tl.maximum(tl.load(threshold_ptr + adapter), 0)
+        key = tl.load(key_ptr + adapter)
+    # x by words of two features (PAIRS), or by features
+    WIDTH: tl.constexpr = 2 if PAIRS else 1
+    o_t = first + tl.arange(0, BLOCK_T)
+    o_x = k // WIDTH + tl.arange(0, BLOCK_K // WIDTH)
+    p_x = x_ptr + o_t.to(tl.int64)[:, None] * stride_x + o_x[None, :]
+    p_row = ds_ptr + (o_t + shift).to(tl.int64)[:, None] * R + o_r[None, :]
+    p_bits = keep_ptr + o_t.to(tl.int64)[:, None] * stride_keep + o_c[None, :]
+    b_da = tl.zeros((BLOCK_R, BLOCK_K), tl.float32)
+    for _ in range(first, end, BLOCK_T):
+        m_t = o_t < end
+        w0, w1, w2, w3 = 0, 0, 0, 0
+        if HAS_DROPOUT:
+            position = tl.load(position_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
+            draw = tl.load(draw_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
+            step = tl.load(step_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
+            w0, w1, w2, w3 = philox_words(o_c.to(tl.uint32), position, draw, step, key)
+        if NEED_KEEP:
+            bits = pack_keep_bits(w0, w1, w2, w3, threshold, PTX)
+            tl.store(p_bits, bits, mask=m_t[:, None] & (o_c * 8 < K)[None, :])
+        if NEED_DA:
+            # Columns up to R hold zeros beyond the adapter's rank; a mask by rank would make these 2-byte loads.
+            b_ds = tl.load(p_row, mask=m_t[:, None] & (o_r < R)[None, :], other=0.0)  # [T, R]
+            m_x = m_t[:, None] & (o_x < K // WIDTH)[None, :]
+            b_x = load_kept(p_x, m_x, w0, w1, w2, w3, threshold, DTYPE, HAS_DROPOUT, PAIRS, PTX)  # [T, K]
+            b_da = tl.dot(tl.trans(b_ds), b_x, b_da, input_precision=PRECISION)  # [R, K]
+        o_t += BLOCK_T
+        p_x += BLOCK_T * stride_x
+        p_row += BLOCK_T * R
+        p_bits += BLOCK_T * stride_keep
     if NEED_DA:
-        o_r = tl.arange(0, BLOCK_R)
-        o_k = k + tl.arange(0, BLOCK_K)
         p_da = da_ptr + (i_chunk.to(tl.int64) * R + o_r)[:, None] * K + o_k[None, :]
         tl.store(p_da, b_da, mask=(o_r < rank)[:, None] & (o_k < K)[None, :])
 
@@ -185,7 +143,7 @@ def read_input(
         da_parts if keep is None else keep,
         chunks.chunks,
         routes.segments,
-        *dropout_arguments(dropout, routes.segments),
+        *dropout_arguments(dropout, routes.segments)[:-1],
         K,
         R,
         rows.stride,
@@ -193,7 +151,7 @@ def read_input(
         DTYPE=triton_dtype(x.dtype),
         HAS_DROPOUT=dropout is not None,
         PAIRS=rows.by_pairs,
-        PRMT=uses_prmt(x),
+        PTX=uses_ptx(x),
         NEED_DA=need_da,
         NEED_KEEP=need_keep,
         PRECISION=dot_precision(x.dtype),

@@ -3,20 +3,18 @@
 Shapes   M rows of one adapter, C Philox calls of 8 features each: 8 C features
 Form     a Philox word holds the 16-bit lanes of two neighbouring features, low half first, as a 32-bit word of x holds
          two 16-bit features. So for 16-bit dtypes the words are compared and applied half by half, never unpacked.
-Cost     per call of 8 features 12 IMAD.WIDE, about 30 LOP3/PRMT and 4 adds: 80 instructions with loads and stores of x,
+Cost     per call of 8 features 12 IMAD.WIDE, about 30 LOP3/PTX and 4 adds: 80 instructions with loads and stores of x,
          11 us of ALU pipe at T=8192 K=4096 on an H200, under the 16 us that reading x takes
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def philox_words(call: Any, position: Any, draw: Any, step: Any, key: Any):  # type: ignore[no-untyped-def]
+def philox_words(call, position, draw, step, key):  # type: ignore[no-untyped-def]
     """Give four uint32 [M, C] from call [C], position, draw, step [M] (uint32) and a scalar int64 key."""
     m0 = tl.full((), 0xD2511F53, tl.uint32)
     m1 = tl.full((), 0xCD9E8D57, tl.uint32)
@@ -48,7 +46,7 @@ def philox_words(call: Any, position: Any, draw: Any, step: Any, key: Any):  # t
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def keep_signs(words: Any, threshold: Any):  # type: ignore[no-untyped-def]
+def keep_signs(words, threshold):  # type: ignore[no-untyped-def]
     """Set bits 15 and 31 where the low and the high half of a word is >= threshold; the other bits are noise.
 
     With a half = 2^15 a + a', the threshold = 2^15 b + b': bit 15 of (half | 2^15) - b' says a' >= b', without a borrow
@@ -61,9 +59,9 @@ def keep_signs(words: Any, threshold: Any):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def spread_signs(signs: Any, PRMT: tl.constexpr):  # type: ignore[no-untyped-def]
+def spread_signs(signs, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
     """Fill each half of a word with its sign bit."""
-    if PRMT:
+    if PTX:
         # prmt replicates the sign of byte 1 to bytes 0 and 1, of byte 3 to bytes 2 and 3, in one instruction
         return tl.inline_asm_elementwise(
             "prmt.b32 $0, $1, 0, 0xBB99;", "=r,r", [signs], dtype=tl.uint32, is_pure=True, pack=1
@@ -73,13 +71,13 @@ def spread_signs(signs: Any, PRMT: tl.constexpr):  # type: ignore[no-untyped-def
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def interleave_words(w0: Any, w1: Any, w2: Any, w3: Any):  # type: ignore[no-untyped-def]
+def interleave_words(w0, w1, w2, w3):  # type: ignore[no-untyped-def]
     """Give [M, 4 C] with word j of call c at 4 c + j, from four [M, C]."""
     return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def unpack_pairs(x: Any, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+def unpack_pairs(x, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Give [M, 2 P] of a 16-bit dtype from [M, P] words of two features each."""
     low = (x & 0xFFFF).to(tl.uint16).to(DTYPE, bitcast=True)
     high = (x >> 16).to(tl.uint16).to(DTYPE, bitcast=True)
@@ -87,19 +85,19 @@ def unpack_pairs(x: Any, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def drop_pairs(x: Any, w0: Any, w1: Any, w2: Any, w3: Any, threshold: Any, PRMT: tl.constexpr):  # type: ignore[no-untyped-def]
+def drop_pairs(x, w0, w1, w2, w3, threshold, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
     """Zero the dropped features of x, [M, 4 C] words of two features; kept ones are not scaled."""
     keep = interleave_words(
-        spread_signs(keep_signs(w0, threshold), PRMT),
-        spread_signs(keep_signs(w1, threshold), PRMT),
-        spread_signs(keep_signs(w2, threshold), PRMT),
-        spread_signs(keep_signs(w3, threshold), PRMT),
+        spread_signs(keep_signs(w0, threshold), PTX),
+        spread_signs(keep_signs(w1, threshold), PTX),
+        spread_signs(keep_signs(w2, threshold), PTX),
+        spread_signs(keep_signs(w3, threshold), PTX),
     )
     return x & keep
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def drop_features(x: Any, w0: Any, w1: Any, w2: Any, w3: Any, threshold: Any):  # type: ignore[no-untyped-def]
+def drop_features(x, w0, w1, w2, w3, threshold):  # type: ignore[no-untyped-def]
     """Zero the dropped features of x, [M, 8 C] of any dtype; kept ones are not scaled."""
     even = interleave_words(w0 & 0xFFFF, w1 & 0xFFFF, w2 & 0xFFFF, w3 & 0xFFFF)
     odd = interleave_words(w0 >> 16, w1 >> 16, w2 >> 16, w3 >> 16)
@@ -108,50 +106,63 @@ def drop_features(x: Any, w0: Any, w1: Any, w2: Any, w3: Any, threshold: Any):  
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def pack_keep_bits(w0: Any, w1: Any, w2: Any, w3: Any, threshold: Any):  # type: ignore[no-untyped-def]
+def pack_keep_bits(w0, w1, w2, w3, threshold, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
     """Give [M, C] uint8: bit f of call c says that feature 8 c + f is kept."""
-    # Bits 15 and 31 of word j go to bits 2 j and 16 + 2 j; then the high ones move down beside the low ones.
-    bits = (keep_signs(w0, threshold) >> 15) & 0x00010001
-    bits |= (keep_signs(w1, threshold) >> 13) & 0x00040004
-    bits |= (keep_signs(w2, threshold) >> 11) & 0x00100010
-    bits |= (keep_signs(w3, threshold) >> 9) & 0x00400040
-    return ((bits | (bits >> 15)) & 0xFF).to(tl.uint8)
+    s0, s1 = keep_signs(w0, threshold), keep_signs(w1, threshold)
+    s2, s3 = keep_signs(w2, threshold), keep_signs(w3, threshold)
+    if PTX:
+        # Bytes 0 and 2 of a filled mask are -1 where kept: with weights -4^j and -2 4^j one dp4a adds both bits.
+        bits = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 m;
+            prmt.b32 m, $1, 0, 0xBB99;
+            dp4a.s32.s32 $0, m, 0x00FE00FF, 0;
+            prmt.b32 m, $2, 0, 0xBB99;
+            dp4a.s32.s32 $0, m, 0x00F800FC, $0;
+            prmt.b32 m, $3, 0, 0xBB99;
+            dp4a.s32.s32 $0, m, 0x00E000F0, $0;
+            prmt.b32 m, $4, 0, 0xBB99;
+            dp4a.s32.s32 $0, m, 0x008000C0, $0;
+            }""",
+            "=&r,r,r,r,r",
+            [s0, s1, s2, s3],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+        return bits.to(tl.uint8)
+    else:  # noqa: RET505 - Triton compiles the branch that the constexpr selects
+        # Bits 15 and 31 of word j go to bits 2 j and 16 + 2 j; then the high ones move down beside the low ones.
+        bits = ((s0 >> 15) & 0x00010001) | ((s1 >> 13) & 0x00040004)
+        bits |= ((s2 >> 11) & 0x00100010) | ((s3 >> 9) & 0x00400040)
+        return ((bits | (bits >> 15)) & 0xFF).to(tl.uint8)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_kept(  # type: ignore[no-untyped-def]
-    x_ptr,
-    o_t: Any,
-    m_t: Any,
-    k: Any,
-    K: Any,
-    stride_x: Any,
-    w0: Any,
-    w1: Any,
-    w2: Any,
-    w3: Any,
-    threshold: Any,
+    p_x,
+    m_x,
+    w0,
+    w1,
+    w2,
+    w3,
+    threshold,
     DTYPE: tl.constexpr,
     DROP: tl.constexpr,
     PAIRS: tl.constexpr,
-    PRMT: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    PTX: tl.constexpr,
 ):
-    """Load x[o_t, k : k + BLOCK_K] as DTYPE with dropped features and rows outside m_t zero.
+    """Load [M, 8 C] features as DTYPE, with dropped ones and those outside m_x zero.
 
-    With PAIRS, x_ptr and stride_x count 32-bit words of two features (16-bit dtypes, K even).
+    With PAIRS (16-bit dtypes, an even number of features), p_x and m_x are [M, 4 C] words of two features.
     """
     if PAIRS:
-        o_p = k // 2 + tl.arange(0, BLOCK_K // 2)
-        p_x = x_ptr + o_t.to(tl.int64)[:, None] * stride_x + o_p[None, :]
-        x = tl.load(p_x, mask=m_t[:, None] & (o_p < K // 2)[None, :], other=0).to(tl.uint32, bitcast=True)
+        x = tl.load(p_x, mask=m_x, other=0).to(tl.uint32, bitcast=True)
         if DROP:
-            x = drop_pairs(x, w0, w1, w2, w3, threshold, PRMT)
+            x = drop_pairs(x, w0, w1, w2, w3, threshold, PTX)
         return unpack_pairs(x, DTYPE)
     else:  # noqa: RET505 - Triton compiles the branch that the constexpr selects
-        o_k = k + tl.arange(0, BLOCK_K)
-        p_x = x_ptr + o_t.to(tl.int64)[:, None] * stride_x + o_k[None, :]
-        x = tl.load(p_x, mask=m_t[:, None] & (o_k < K)[None, :], other=0.0)
+        x = tl.load(p_x, mask=m_x, other=0.0)
         if DROP:
             x = drop_features(x, w0, w1, w2, w3, threshold)
         return x

@@ -29,13 +29,18 @@ def triton_dtype(dtype: torch.dtype) -> tl.dtype:
 
 
 def rank_columns(max_rank: int) -> int:
-    """Give the columns R of s and ds: the largest rank in whole 16 bytes of a 16-bit dtype, as TMA wants rows."""
-    return -(-max_rank // 8) * 8
+    """Give the columns R of s and ds: the largest rank in whole sixteens, so that rows are loaded by 16 bytes."""
+    return -(-max_rank // 16) * 16
 
 
 def rank_block(max_rank: int, min_block: int) -> int:
     """Give the block that holds every rank; at least `min_block`, a matrix unit's least tile."""
-    return max(min_block, triton.next_power_of_2(max_rank))
+    return max(min_block, int(triton.next_power_of_2(max_rank)))
+
+
+def stack_is_aligned(stack: torch.Tensor) -> bool:
+    """Say whether rank columns of a stack [slots, N, maxRank] may be read in whole sixteens past an adapter's rank."""
+    return stack.shape[2] % 16 == 0
 
 
 def dot_precision(dtype: torch.dtype) -> str:
@@ -67,7 +72,7 @@ def feature_rows(x: torch.Tensor) -> FeatureRows:
     return FeatureRows(data, data.stride(0), by_pairs)
 
 
-def uses_prmt(x: torch.Tensor) -> bool:
+def uses_ptx(x: torch.Tensor) -> bool:
     """Say whether the kernels may use PTX: on NVIDIA GPUs, not in Triton's interpreter."""
     return x.is_cuda and torch.version.cuda is not None and not triton.knobs.runtime.interpret
 

@@ -12,7 +12,6 @@ Cost     G R K elements read and written: 0.2 to 5 MB, made by programs beside t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -46,28 +45,33 @@ def _make_flags(num_adapters: int, num_outputs: int, like: torch.Tensor) -> torc
 
 @triton.jit  # type: ignore[untyped-decorator]
 def write_ready(  # type: ignore[no-untyped-def]
-    p_factor: Any,
-    p_ready: Any,
-    flag_ptr: Any,
-    rank: Any,
-    num_outputs: Any,
-    i_block: Any,
-    stride_out: Any,
-    stride_rank: Any,
-    stride_ready_out: Any,
-    stride_ready_rank: Any,
-    R: Any,
-    BLOCK_R: tl.constexpr,
+    p_factor,
+    p_ready,
+    flag_ptr,
+    rank,
+    num_outputs,
+    i_block,
+    stride_out,
+    stride_rank,
+    stride_ready_out,
+    stride_ready_rank,
+    R,
+    RANK_ALIGNED: tl.constexpr,
     FACTOR_COLUMNS: tl.constexpr,
 ):
-    """Copy one adapter's factor for FACTOR_COLUMNS outputs, and write their flag."""
+    """Copy one adapter's factor for FACTOR_COLUMNS outputs, and write their flag.
+
+    RANK_ALIGNED says that ranks up to the next multiple of 16 may be read (whatever they hold).
+    """
     o_o = i_block * FACTOR_COLUMNS + tl.arange(0, FACTOR_COLUMNS)
     m_o = o_o < num_outputs
     bad = tl.zeros((), tl.int32)
-    for r in range(0, R, BLOCK_R):
-        o_r = r + tl.arange(0, BLOCK_R)
+    readable = (rank + 15) // 16 * 16 if RANK_ALIGNED else rank
+    for r in range(0, R, 16):
+        o_r = r + tl.arange(0, 16)
         p_from = p_factor + o_r.to(tl.int64)[:, None] * stride_rank + o_o.to(tl.int64)[None, :] * stride_out
-        factor = tl.load(p_from, mask=(o_r < rank)[:, None] & m_o[None, :], other=0.0)
+        factor = tl.load(p_from, mask=(o_r < readable)[:, None] & m_o[None, :], other=0.0)
+        factor = tl.where((o_r < rank)[:, None], factor, 0.0)
         finite = tl.abs(factor.to(tl.float32)) < float("inf")
         bad = tl.maximum(bad, tl.max(tl.max(tl.where(finite, 0, 1), axis=1), axis=0))
         p_to = p_ready + o_r.to(tl.int64)[:, None] * stride_ready_rank + o_o.to(tl.int64)[None, :] * stride_ready_out

@@ -50,7 +50,6 @@ def _reduce_ds_kernel(  # type: ignore[no-untyped-def]
     SEGMENT_WORDS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     FACTOR_COLUMNS: tl.constexpr,
-    READY_R: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
     UNROLL: tl.constexpr,
@@ -68,29 +67,28 @@ def _reduce_ds_kernel(  # type: ignore[no-untyped-def]
         o_row = (i_t % PARTS) * BLOCK_T + tl.arange(0, BLOCK_T)
         o_t = tl.load(pair_tile_ptr + i_pair) * TILE_ROWS + o_row
         o_r = i_r * BLOCK_R + tl.arange(0, BLOCK_R)
-        m_rt = (o_r < rank)[:, None] & ((o_t >= start) & (o_t < end))[None, :]
-        o_place = i_pair.to(tl.int64) * TILE_ROWS + o_row
-        b_ds = tl.zeros((BLOCK_R, BLOCK_T), tl.float32)
+        m_t = (o_t >= start) & (o_t < end)
+        m_tr = m_t[:, None] & (o_r < rank)[None, :]
+        o_place = (i_pair.to(tl.int64) * TILE_ROWS + o_row)[:, None] * R + o_r[None, :]
+        b_ds = tl.zeros((BLOCK_T, BLOCK_R), tl.float32)
         if i_r * BLOCK_R < rank:
             for i_block in range(0, num_blocks, UNROLL):
-                o_b = i_block + tl.arange(0, UNROLL)
-                p_part = o_b.to(tl.int64)[:, None, None] * R * num_rows + o_r.to(tl.int64)[None, :, None] * num_rows
-                m_part = (o_b < num_blocks)[:, None, None] & m_rt[None, :, :]
-                b_part = tl.load(parts_ptr + p_part + o_place[None, None, :], mask=m_part, other=0.0)
-                b_ds += tl.sum(b_part, axis=0)
+                for i in tl.static_range(UNROLL):
+                    p_part = parts_ptr + tl.cast(i_block + i, tl.int64) * num_rows * R + o_place
+                    b_ds += tl.load(p_part, mask=m_t[:, None] & (i_block + i < num_blocks), other=0.0)
         factor = tl.load(scaling_ptr + i_segment)
         if HAS_DROPOUT:
             factor *= tl.load(scale_ptr + tl.load(adapter_ptr + start))
-        p_ds = ds_ptr + o_place[None, :] * R + o_r[:, None]
-        tl.store(p_ds, (b_ds * factor).to(DTYPE), mask=(o_r < R)[:, None] & (o_row < TILE_ROWS)[None, :])
+        tl.store(ds_ptr + o_place, tl.where(m_tr, b_ds * factor, 0.0).to(DTYPE))
     else:
         num_columns = tl.cdiv(K, FACTOR_COLUMNS)
         i_ready = i_program - num_row_programs
         i_factor = (i_ready // num_columns).to(tl.int64)
-        slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
+        ready_slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
         write_ready(
-            a_ptr + slot * stride_a_slot, ready_ptr + i_factor * R * K, flag_ptr + i_ready,
-            tl.load(factor_ptr + 2 * i_factor + 1), K, i_ready % num_columns, 1, stride_a_rank, 1, K, R, READY_R, FACTOR_COLUMNS,
+            a_ptr + ready_slot * stride_a_slot, ready_ptr + i_factor * R * K, flag_ptr + i_ready,
+            tl.load(factor_ptr + 2 * i_factor + 1), K, i_ready % num_columns, 1, stride_a_rank, 1, K, R,
+            False, FACTOR_COLUMNS,
         )  # fmt: skip
 
 
@@ -103,7 +101,7 @@ def reduce_ds(
     ready: ReadyFactor | None,
 ) -> torch.Tensor:
     """Give c ds, [routes.num_rows, R]; write A into `ready` where the base GEMM wants it."""
-    num_blocks, R, num_rows = parts.shape
+    num_blocks, num_rows, R = parts.shape
     ds = torch.empty(num_rows, R, dtype=a.dtype, device=parts.device)
     num_row_programs = routes.num_pairs * (TILE_ROWS // _BLOCK_T) * triton.cdiv(R, _BLOCK_R)
     num_ready_programs = 0 if ready is None else ready.flags.numel()
@@ -134,7 +132,6 @@ def reduce_ds(
         SEGMENT_WORDS=SEGMENT_WORDS,
         TILE_ROWS=TILE_ROWS,
         FACTOR_COLUMNS=FACTOR_COLUMNS,
-        READY_R=min(64, triton.next_power_of_2(R)),
         BLOCK_T=_BLOCK_T,
         BLOCK_R=_BLOCK_R,
         UNROLL=8,

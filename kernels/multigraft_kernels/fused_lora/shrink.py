@@ -24,8 +24,9 @@ from multigraft_kernels.fused_lora.operands import (
     feature_rows,
     rank_block,
     rank_columns,
+    stack_is_aligned,
     triton_dtype,
-    uses_prmt,
+    uses_ptx,
 )
 from multigraft_kernels.fused_lora.ready_factor import FACTOR_COLUMNS, ReadyFactor, write_ready
 from multigraft_kernels.launch.choices import ShrinkLaunch
@@ -35,47 +36,6 @@ from multigraft_kernels.multi_lora.fused.routes import SEGMENT_WORDS, TILE_ROWS,
 def estimate_cost(T: int, K: int, R: int, itemsize: int, num_adapters: int = 1) -> Cost:
     """Estimate the cost of T rows, all with adapters of rank R."""
     return Cost(2.0 * T * K * R, float(itemsize) * (T * K + num_adapters * R * K + T * R))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _sum_features(  # type: ignore[no-untyped-def]
-    x_ptr,
-    p_a,
-    o_t,
-    m_t,
-    rank,
-    K,
-    stride_x,
-    position,
-    draw,
-    step,
-    key,
-    threshold,
-    DTYPE: tl.constexpr,
-    DROP: tl.constexpr,
-    PAIRS: tl.constexpr,
-    PRMT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-):
-    o_r = tl.arange(0, BLOCK_R)
-    b_s = tl.zeros((BLOCK_R, BLOCK_T), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        o_k = k + tl.arange(0, BLOCK_K)
-        # A is the left operand: on Hopper the right one lies in shared memory, where the masked x goes by itself
-        b_a = tl.load(p_a + o_k[None, :], mask=(o_r < rank)[:, None] & (o_k < K)[None, :], other=0.0)  # [R, K]
-        if DROP:
-            o_c = (k // 8 + tl.arange(0, BLOCK_K // 8)).to(tl.uint32)
-            w0, w1, w2, w3 = philox_words(o_c, position, draw, step, key)
-        else:
-            w0, w1, w2, w3 = 0, 0, 0, 0
-        b_x = load_kept(
-            x_ptr, o_t, m_t, k, K, stride_x, w0, w1, w2, w3, threshold, DTYPE, DROP, PAIRS, PRMT, BLOCK_K
-        )  # [T, K]
-        b_s = tl.dot(b_a, tl.trans(b_x), b_s, input_precision=PRECISION)  # [R, T]
-    return b_s
 
 
 @triton.jit(do_not_specialize=["num_pair_programs"])  # type: ignore[untyped-decorator]
@@ -110,7 +70,7 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
     PAIRS: tl.constexpr,
-    PRMT: tl.constexpr,
+    PTX: tl.constexpr,
     PRECISION: tl.constexpr,
     SEGMENT_WORDS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
@@ -118,7 +78,7 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
-    READY_R: tl.constexpr,
+    STACK_ALIGNED: tl.constexpr,
 ):
     i_program = tl.program_id(0)
     if i_program < num_pair_programs:
@@ -135,38 +95,48 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
         o_row = (i_program % PARTS) * BLOCK_T + tl.arange(0, BLOCK_T)  # row in the tile
         o_t = tl.load(pair_tile_ptr + i_pair) * TILE_ROWS + o_row
         m_t = (o_t >= start) & (o_t < end)
-        o_r = tl.arange(0, BLOCK_R)
-        p_a = a_ptr + slot.to(tl.int64) * stride_a_slot + o_r.to(tl.int64)[:, None] * stride_a_rank
+        o_r, o_k = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K)
+        m_r = o_r < rank
+        p_a = a_ptr + slot.to(tl.int64) * stride_a_slot + o_r.to(tl.int64)[:, None] * stride_a_rank + o_k[None, :]
+        # x by words of two features (PAIRS), or by features
+        WIDTH: tl.constexpr = 2 if PAIRS else 1
+        o_x = tl.arange(0, BLOCK_K // WIDTH)
+        p_x = x_ptr + o_t.to(tl.int64)[:, None] * stride_x + o_x[None, :]
         factor = tl.load(scaling_ptr + i_segment)
-        threshold = 0
+        threshold, key, position, draw, step = 0, 0, 0, 0, 0
         if HAS_DROPOUT:
             adapter = tl.load(adapter_ptr + start)
-            threshold = tl.load(threshold_ptr + adapter)
+            # An adapter that drops nothing takes part with threshold 0: a second loop would double the shared memory.
+            threshold = tl.maximum(tl.load(threshold_ptr + adapter), 0)
             factor *= tl.load(scale_ptr + adapter)
-        if HAS_DROPOUT and threshold > 0:
             key = tl.load(key_ptr + adapter)
             position = tl.load(position_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
             draw = tl.load(draw_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
             step = tl.load(step_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
-            b_s = _sum_features(
-                x_ptr, p_a, o_t, m_t, rank, K, stride_x, position, draw, step, key, threshold,
-                DTYPE, True, PAIRS, PRMT, PRECISION, BLOCK_T, BLOCK_K, BLOCK_R,
-            )  # fmt: skip
-        else:
-            b_s = _sum_features(
-                x_ptr, p_a, o_t, m_t, rank, K, stride_x, o_t, o_t, o_t, o_t, threshold,
-                DTYPE, False, PAIRS, PRMT, PRECISION, BLOCK_T, BLOCK_K, BLOCK_R,
-            )  # fmt: skip
+        b_s = tl.zeros((BLOCK_R, BLOCK_T), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            # A is the left operand: on Hopper the right one lies in shared memory, where the masked x goes by itself
+            b_a = tl.load(p_a, mask=m_r[:, None] & (o_k < K - k)[None, :], other=0.0)  # [R, K]
+            w0, w1, w2, w3 = 0, 0, 0, 0
+            if HAS_DROPOUT:
+                o_c = (k // 8 + tl.arange(0, BLOCK_K // 8)).to(tl.uint32)
+                w0, w1, w2, w3 = philox_words(o_c, position, draw, step, key)
+            m_x = m_t[:, None] & (o_x < (K - k) // WIDTH)[None, :]
+            b_x = load_kept(p_x, m_x, w0, w1, w2, w3, threshold, DTYPE, HAS_DROPOUT, PAIRS, PTX)  # [T, K]
+            b_s = tl.dot(b_a, tl.trans(b_x), b_s, input_precision=PRECISION)  # [R, T]
+            p_a += BLOCK_K
+            p_x += BLOCK_K // WIDTH
         p_s = s_ptr + (i_pair.to(tl.int64) * TILE_ROWS + o_row)[:, None] * R + o_r[None, :]
         tl.store(p_s, tl.trans(b_s * factor).to(DTYPE), mask=(o_r < R)[None, :])
     else:
         num_blocks = tl.cdiv(N, FACTOR_COLUMNS)
         i_ready = i_program - num_pair_programs
         i_factor = (i_ready // num_blocks).to(tl.int64)
-        slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
+        ready_slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
         write_ready(
-            b_ptr + slot * stride_b_slot, ready_ptr + i_factor * N * R, flag_ptr + i_ready,
-            tl.load(factor_ptr + 2 * i_factor + 1), N, i_ready % num_blocks, stride_b_out, 1, R, 1, R, READY_R, FACTOR_COLUMNS,
+            b_ptr + ready_slot * stride_b_slot, ready_ptr + i_factor * N * R, flag_ptr + i_ready,
+            tl.load(factor_ptr + 2 * i_factor + 1), N, i_ready % num_blocks, stride_b_out, 1, R, 1, R,
+            STACK_ALIGNED, FACTOR_COLUMNS,
         )  # fmt: skip
 
 
@@ -213,7 +183,7 @@ def shrink(
         DTYPE=triton_dtype(x.dtype),
         HAS_DROPOUT=dropout is not None,
         PAIRS=rows.by_pairs,
-        PRMT=uses_prmt(x),
+        PTX=uses_ptx(x),
         PRECISION=dot_precision(x.dtype),
         SEGMENT_WORDS=SEGMENT_WORDS,
         TILE_ROWS=TILE_ROWS,
@@ -221,7 +191,7 @@ def shrink(
         BLOCK_T=launch.block_t,
         BLOCK_K=launch.block_k,
         BLOCK_R=rank_block(routes.max_rank, launch.min_block_r),
-        READY_R=min(64, triton.next_power_of_2(R)),
+        STACK_ALIGNED=stack_is_aligned(b),
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
