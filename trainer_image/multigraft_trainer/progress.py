@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -206,22 +207,28 @@ def format_progress_line(seen: RunProgress) -> str:
 def render_progress(seen: RunProgress) -> Table:
     """Give the table of the live display: a row per job, sums in the caption."""
     table = Table(
-        title=seen.phase,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        title=Text(printable(seen.phase)),
         title_justify="left",
         caption=f"{seen.tokens_per_second:.0f} tokens/s, microbatches {100 * seen.fill:.0f} % full",
         caption_justify="left",
     )
-    for name, justify in [("job", "left"), ("rank", "right"), ("steps", "right"), ("", "left"), ("loss", "right")]:
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "job")
-    table.add_column("tokens", justify="right")
-    table.add_column("last microbatch", justify="right")
+    table.add_column("job", overflow="fold")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("steps", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)  # of the last microbatch
     for job in seen.jobs.values():
         share = seen.last_tokens_by_job.get(job.job, 0) / seen.last_capacity
         table.add_row(
             Text(printable(job.job)),
             str(job.rank),
             f"{job.steps}/{job.total_steps}",
-            ProgressBar(total=max(job.total_steps, 1), completed=job.steps, width=18),
+            ProgressBar(total=max(job.total_steps, 1), completed=job.steps, width=8),
             format_loss(job.loss),
             f"{job.num_tokens:,}",
             f"{100 * share:.0f} %" if job.state == "Running" else job.state,
