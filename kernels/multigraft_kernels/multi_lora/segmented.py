@@ -91,8 +91,8 @@ class _MultiLoraLinear(torch.autograd.Function):
         for segment in call.segments:
             rows = slice(segment.start, segment.end)
             a, b = call.factors(segment)
-            s_i = torch.mm(low[rows], a.T)
-            s[rows, : segment.rank] = s_i
+            s_i = s[rows, : segment.rank]
+            torch.mm(low[rows], a.T, out=s_i)
             y[rows].addmm_(s_i, b.T, alpha=segment.scaling)
         ctx.save_for_backward(x, s)
         ctx.call = call
@@ -110,15 +110,15 @@ class _MultiLoraLinear(torch.autograd.Function):
         if call.grads is not None:
             for segment, ds_i, sink in zip(call.segments, ds, call.grads, strict=True):
                 rows = slice(segment.start, segment.end)
-                _accumulate(sink.a, ds_i.T, low[rows], segment.grad_weight)
-                s_i = s[rows, : segment.rank]
-                _accumulate(sink.b, dy[rows].T, s_i, segment.grad_weight * segment.scaling)
+                weight = segment.grad_weight * segment.scaling
+                _accumulate(sink.a, ds_i.T, low[rows], weight)
+                _accumulate(sink.b, dy[rows].T, s[rows, : segment.rank], weight)
         return dx, None, None, None
 
 
 def _grad_s(dy: torch.Tensor, segment: LoraSegment, call: _Call) -> torch.Tensor:
-    """Give ds_i, [rows, rank]."""
-    return torch.mm(dy[segment.start : segment.end], call.factors(segment)[1]).mul_(segment.scaling)
+    """Give ds_i / scaling_i, [rows, rank]; the factor is applied where ds_i is used, without a pass of its own."""
+    return torch.mm(dy[segment.start : segment.end], call.factors(segment)[1])
 
 
 def _backward_to_x(x: torch.Tensor, dx: torch.Tensor | None, ds: list[torch.Tensor], call: _Call) -> torch.Tensor:
@@ -130,9 +130,10 @@ def _backward_to_x(x: torch.Tensor, dx: torch.Tensor | None, ds: list[torch.Tens
         rows = slice(segment.start, segment.end)
         a, _ = call.factors(segment)
         if call.dropout is None:
-            dx[rows].addmm_(ds_i, a)
+            dx[rows].addmm_(ds_i, a, alpha=segment.scaling)
         else:
-            torch.mm(ds_i, a, out=low_dx[rows])
+            low_rows = low_dx[rows]
+            torch.addmm(low_rows, ds_i, a, beta=0, alpha=segment.scaling, out=low_rows)
     return x if call.dropout is None else drop_and_add(x, low_dx, dx, *call.dropout)
 
 
