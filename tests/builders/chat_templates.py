@@ -34,6 +34,14 @@ HEADERS = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '[assistant]\\n\\n' }}{% endif %}"""
 
+# As the first Llama 3 template does it: the generation prompt stands at the end of every text, asked for or not.
+TRAILING = """\
+{{- bos_token }}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n\\n' }}{{ message.content | trim }}{{ '<|im_end|>' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n\\n' }}"""
+
 # As Mistral does it: no generation prompt, tools in front of the last question, so that prefixes differ.
 INST = """\
 {{- bos_token }}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.formats import Conversation
 from multigraft_trainer.intake.template import Rendering, RenderRequest, Result, Variant
 from multigraft_trainer.intake.template_probe import ProbedTemplate
@@ -22,33 +23,38 @@ _ANCHOR = "multigraftanchor5e0b92"
 
 
 def find_anchored_span(
-    conversation: Conversation, turn: int, text: str, template: ProbedTemplate, end_texts: Sequence[str]
+    conversation: Conversation, turn: int, text: str, template: ProbedTemplate
 ) -> tuple[int, int] | None:
     """Find [start, end) of what the assistant produces in `turn`; None where that is not certain.
 
     Args:
-        text: The whole conversation as rendered.
-        end_texts: Texts of the special tokens, which may end a turn.
+        text: The whole conversation as rendered, without a trailing prompt.
+
+    Raises:
+        RowError: `NotRendered` if the template does not show what the turn says.
     """
     if _ANCHOR in text:
         return None
     messages = [item.message for item in conversation.turns]
     first, last = _anchor_messages(messages[turn])
+    strip = template.trailing_prompt
     variants = [
-        Variant(messages=_replace(messages, turn, first)),
-        Variant(messages=_replace(messages, turn, last)),
-        Variant(messages=[*messages[:turn], last]),
-        Variant(upto=turn),
+        Variant(messages=_replace(messages, turn, first), strip=strip),
+        Variant(messages=_replace(messages, turn, last), strip=strip),
+        Variant(messages=[*messages[:turn], last], strip=strip),
+        Variant(upto=turn, strip=strip),
         Variant(upto=turn, generation_prompt=True),
     ]
     if turn:
         earlier = _anchor_messages(messages[turn - 1])[1]
         variants += [
-            Variant(messages=_replace(messages, turn - 1, earlier)),
-            Variant(messages=[*messages[: turn - 1], earlier]),
+            Variant(messages=_replace(messages, turn - 1, earlier), strip=strip),
+            Variant(messages=[*messages[: turn - 1], earlier], strip=strip),
         ]
     [results] = template.render([RenderRequest(messages, conversation.tools, variants)])
     at_first, at_last, alone, question, prompted, *before = results
+    if isinstance(at_last, Rendering) and _ANCHOR not in at_last.text:
+        raise RowError(RowCode.NOT_RENDERED, f"the chat template does not show all of turn {turn + 1} (assistant)")
     place = _locate(text, at_first)
     last_place = _locate(text, at_last)
     floor = _locate(text, before[0]) if turn else (0, 0)
@@ -57,12 +63,13 @@ def find_anchored_span(
     prompt = _difference(question, prompted)
     prompt = template.generation_prompt if prompt is None else prompt
     if prompt:
-        start = _find_start(text, place[0], floor[1], prompt, end_texts)
+        start = _find_start(text, place[0], floor[1], prompt, template.end_texts)
     elif turn:
-        start = _find_end(text, floor[1], before[1], is_last=False, end_texts=end_texts)
+        start = _find_end(text, floor[1], before[1], is_last=False, end_texts=template.end_texts)
     else:
         start = place[0] if messages[0]["content"] else None
-    end = _find_end(text, last_place[1], alone, is_last=turn == len(messages) - 1, end_texts=end_texts)
+    is_last = turn == len(messages) - 1
+    end = _find_end(text, last_place[1], alone, is_last=is_last, end_texts=template.end_texts)
     if start is None or end is None or not start <= place[0] <= last_place[1] <= end:
         return None
     return start, end

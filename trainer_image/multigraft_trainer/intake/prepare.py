@@ -13,7 +13,7 @@ from multigraft_trainer.intake.codes import RowError
 from multigraft_trainer.intake.formats import Conversation, PlainText, parse_row
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.row import Row, dropped
-from multigraft_trainer.intake.spans import SpansNotFoundError, render_conversations
+from multigraft_trainer.intake.spans import SpansNotFoundError, check_template, render_conversations
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 from multigraft_trainer.intake.tokenise import PreparedText
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
@@ -75,14 +75,11 @@ class Preparation:
     def _render(self, texts: Sequence[tuple[int, Conversation]]) -> Iterator[PreparedText]:
         if not texts:
             return
-        outcomes = render_conversations(
-            [conversation for _, conversation in texts],
-            self._start_template(),
-            end_texts=self._tokenizer.special_texts,
-        )
+        template = self._start_template()
+        outcomes = render_conversations([conversation for _, conversation in texts], template)
         for (number, _), outcome in zip(texts, outcomes, strict=True):
             if isinstance(outcome, SpansNotFoundError):
-                raise self._refuse_template(number, outcome)
+                raise _refuse_template(template, outcome, f" in dataset {self._account.name}, row {number},")
             if isinstance(outcome, RowError):
                 self._account.dropped.append(dropped(number, outcome))
             else:
@@ -94,15 +91,19 @@ class Preparation:
                 text = "the base model has no chat template, which conversations need (chat_template.jinja)"
                 raise RefusalError(Reason.INVALID_CHAT_TEMPLATE, text)
             self._template = ProbedTemplate(self._tokenizer.template, now=self._options.render_date)
+            try:
+                check_template(self._template)
+            except SpansNotFoundError as error:
+                raise _refuse_template(self._template, error, "") from None
         return self._template
 
-    def _refuse_template(self, number: int, error: SpansNotFoundError) -> RefusalError:
-        origin = self._tokenizer.template.origin if self._tokenizer.template else ""
-        return RefusalError(
-            Reason.INVALID_CHAT_TEMPLATE,
-            f"chat template {origin}: what the assistant says in dataset {self._account.name}, row {number}, cannot be "
-            f"told from the rest: {error}; put {{% generation %}} blocks in the template",
-        )
+
+def _refuse_template(template: ProbedTemplate, error: SpansNotFoundError, where: str) -> RefusalError:
+    return RefusalError(
+        Reason.INVALID_CHAT_TEMPLATE,
+        f"chat template {template.origin}: what the assistant says{where} cannot be told from the rest: {error}; put "
+        "{% generation %} blocks in the template",
+    )
 
 
 def _count_chars(item: Parsed) -> int:

@@ -12,11 +12,14 @@ from multigraft_trainer.intake.tools import tool_name
 _END_OF_REASONING = "</think>"
 
 
-def check_rendered(conversation: Conversation, text: str, spans: list[tuple[int, int]]) -> None:
+def check_rendered(
+    conversation: Conversation, text: str, spans: list[tuple[int, int]], *, shows_reasoning: bool
+) -> None:
     """Check that tools, questions and supervised answers are in the text, the answers within supervised spans.
 
     Args:
         spans: Supervised [start, end) of `text`, one per supervised turn, or more where the template marks pieces.
+        shows_reasoning: Whether the template renders `reasoning_content` at all; it may cut it from earlier turns.
 
     Raises:
         RowError: `NotRendered`, naming the turn.
@@ -30,6 +33,8 @@ def check_rendered(conversation: Conversation, text: str, spans: list[tuple[int,
     for index, answer in zip(conversation.supervised_turns, answers, strict=True):
         _check_answer(conversation.turns[index], answer, index)
     for index, turn in enumerate(conversation.turns):
+        if turn.message.get("reasoning_content") and not shows_reasoning:
+            raise RowError(RowCode.NOT_RENDERED, f"the chat template shows no reasoning_content (turn {index + 1})")
         if turn.role != "assistant" and not _shows(text, turn.content):
             raise RowError(RowCode.NOT_RENDERED, f"the chat template does not show turn {index + 1} ({turn.role})")
 

@@ -20,9 +20,10 @@ from itertools import pairwise
 from multigraft_trainer.intake.anchors import find_anchored_span
 from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.formats import Conversation
+from multigraft_trainer.intake.messages import Turn
 from multigraft_trainer.intake.rendered_check import check_rendered
 from multigraft_trainer.intake.template import Prefix, Rendering, RenderRequest, Result, TemplateFault, Variant
-from multigraft_trainer.intake.template_probe import ProbedTemplate
+from multigraft_trainer.intake.template_probe import ANSWER, QUESTION, ProbedTemplate
 
 Span = tuple[int, int]
 
@@ -40,12 +41,9 @@ class RenderedConversation:
 
 
 def render_conversations(
-    conversations: Sequence[Conversation], template: ProbedTemplate, *, end_texts: Sequence[str]
+    conversations: Sequence[Conversation], template: ProbedTemplate
 ) -> list[RenderedConversation | RowError | SpansNotFoundError]:
     """Render conversations and find what is supervised in them.
-
-    Args:
-        end_texts: Texts of the special tokens, which may end a turn; white space after such an end is not supervised.
 
     Returns:
         Per conversation what was found, or a `RowError` (`TemplateRefused`, `NotRendered`), or a `SpansNotFoundError`
@@ -58,10 +56,38 @@ def render_conversations(
     outcomes: list[RenderedConversation | RowError | SpansNotFoundError] = []
     for conversation, (whole, *prefixes) in zip(conversations, results, strict=True):
         try:
-            outcomes.append(_find_spans(conversation, whole, prefixes, template, end_texts))
+            outcomes.append(_find_spans(conversation, whole, prefixes, template))
         except (RowError, SpansNotFoundError) as error:
             outcomes.append(error)
     return outcomes
+
+
+def check_template(template: ProbedTemplate) -> None:
+    """Check on a made-up conversation that what is found is the answers and their ends, and nothing else.
+
+    Raises:
+        SpansNotFoundError: If not.
+    """
+    turns = tuple(
+        Turn({"role": role, "content": f"{content}{place}"}, supervised=role == "assistant")
+        for place in (1, 2)
+        for role, content in (("user", QUESTION), ("assistant", ANSWER))
+    )
+    [outcome] = render_conversations([Conversation(turns, None)], template)
+    if isinstance(outcome, SpansNotFoundError):
+        raise outcome
+    if isinstance(outcome, RowError) or template.has_marks(None):
+        return
+    for place, (start, end) in enumerate(outcome.spans, 1):
+        head, _, tail = outcome.text[start:end].partition(f"{ANSWER}{place}")
+        ends = [(tail.find(text), text) for text in template.end_texts if text in tail]
+        if ends:
+            position, text = min(ends)
+            tail = tail[position + len(text) :]
+            for text in template.end_texts:
+                tail = tail.replace(text, "")
+        if QUESTION in head or QUESTION in tail or (ends and tail.strip()):
+            raise SpansNotFoundError("more than the answer lies between its start and its end")
 
 
 def _build_request(conversation: Conversation, template: ProbedTemplate) -> RenderRequest:
@@ -70,7 +96,7 @@ def _build_request(conversation: Conversation, template: ProbedTemplate) -> Rend
     if not marked:
         for turn in conversation.supervised_turns:
             variants.append(Variant(upto=turn, generation_prompt=True, only_prefix=True))
-            variants.append(Variant(upto=turn + 1, only_prefix=True))
+            variants.append(Variant(upto=turn + 1, strip=template.trailing_prompt, only_prefix=True))
     return RenderRequest([turn.message for turn in conversation.turns], conversation.tools, variants)
 
 
@@ -79,7 +105,6 @@ def _find_spans(
     whole: Result,
     prefixes: Sequence[Result],
     template: ProbedTemplate,
-    end_texts: Sequence[str],
 ) -> RenderedConversation:
     if not isinstance(whole, Rendering):
         raise RowError(RowCode.TEMPLATE_REFUSED, whole.message if isinstance(whole, TemplateFault) else "")
@@ -87,15 +112,16 @@ def _find_spans(
         spans = _take_marked(conversation, whole)
     else:
         spans = []
+        text = whole.text.removesuffix(template.trailing_prompt)
         for turn, before, after in zip(conversation.supervised_turns, prefixes[::2], prefixes[1::2], strict=True):
             span = _span_between(before, after)
-            span = span or find_anchored_span(conversation, turn, whole.text, template, end_texts)
+            span = span or find_anchored_span(conversation, turn, text, template)
             if span is None:
                 raise SpansNotFoundError(f"the template gives no way to find turn {turn + 1}")
-            spans.append(_without_trailing_space(whole.text, span, end_texts))
+            spans.append(_without_trailing_space(text, span, template.end_texts))
     if any(first[1] > second[0] for first, second in pairwise(spans)):
         raise SpansNotFoundError("turns overlap in the rendered text")
-    check_rendered(conversation, whole.text, spans)
+    check_rendered(conversation, whole.text, spans, shows_reasoning=template.shows_reasoning)
     return RenderedConversation(whole.text, tuple((start, end) for start, end in spans if start < end))
 
 
@@ -122,7 +148,11 @@ def _take_marked(conversation: Conversation, whole: Rendering) -> list[Span]:
 
 
 def _without_trailing_space(text: str, span: Span, end_texts: Sequence[str]) -> Span:
-    """Cut the white space that separates a turn's end token from the next turn; the assistant never produces it."""
+    """Cut the white space that separates a turn's end token from the next turn; the assistant never produces it.
+
+    Args:
+        end_texts: Texts of the special tokens, which may end a turn.
+    """
     start, end = span
     piece = text[start:end].rstrip()
     return (start, start + len(piece)) if piece.endswith(tuple(end_texts)) else span

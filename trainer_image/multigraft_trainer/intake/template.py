@@ -39,6 +39,7 @@ class ChatTemplate:
     origin: str  # file it came from, for messages
     sources: dict[str, str]
     variables: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token, ... as transformers passes them
+    end_texts: tuple[str, ...] = ()  # of all special tokens, which may end a turn; longest first
 
     def pick(self, tools: Sequence[object] | None) -> str:
         """Give the name of the template that transformers uses with or without tools."""
@@ -52,6 +53,7 @@ class Variant:
     upto: int | None = None  # messages before this index only
     generation_prompt: bool = False
     marks: bool = False  # find the spans of {% generation %} too
+    strip: str = ""  # taken from the end of the text
     only_prefix: bool = False  # give a `Prefix` of the request's first variant in place of the text
     messages: list[dict[str, Any]] | None = None  # in place of the conversation's own
 
@@ -173,6 +175,7 @@ class TemplateRenderer:
                     "upto": variant.upto,
                     "prompt": variant.generation_prompt,
                     "marks": variant.marks,
+                    "strip": variant.strip,
                     "prefix": variant.only_prefix,
                     "messages": variant.messages,
                 }

@@ -18,11 +18,12 @@ from multigraft_trainer.intake.template import (
     TemplateRenderer,
     Variant,
 )
+from multigraft_trainer.intake.trailing_prompt import find_trailing_prompt
 
 Message = dict[str, Any]
 
 # Letters and digits only, so that trimming, escaping and quoting leave them alone.
-_SYSTEM, _USER, _ASSISTANT = (f"multigraft{part}9d41c7" for part in ("system", "user", "assistant"))
+SYSTEM, QUESTION, ANSWER, REASONING = (f"multigraft{part}9d41c7" for part in ("system", "asks", "answers", "thinks"))
 
 
 class ProbedTemplate:
@@ -37,9 +38,12 @@ class ProbedTemplate:
         Raises:
             RefusalError: `InvalidChatTemplate` if the template renders no plain conversation or drops its contents.
         """
-        self._origin = template.origin
-        self._as_parts = False
+        self.origin = template.origin
+        self.end_texts = template.end_texts
         self.generation_prompt = ""
+        self.trailing_prompt = ""  # what ends every text, though no generation prompt was asked for
+        self.shows_reasoning = False
+        self._as_parts = False
         self._renderer = TemplateRenderer(template, now=now)
         try:
             self._probe()
@@ -68,27 +72,50 @@ class ProbedTemplate:
         return self._renderer.render([_in_parts(request) for request in requests] if self._as_parts else requests)
 
     def _probe(self) -> None:
-        turns = [{"role": "user", "content": _USER}, {"role": "assistant", "content": _ASSISTANT}]
         what = ""
         for self._as_parts in (False, True):
-            for messages in (turns, [{"role": "system", "content": _SYSTEM}, *turns]):
-                asked = len(messages) - 1
-                variants = [Variant(), Variant(upto=asked), Variant(upto=asked, generation_prompt=True)]
-                [[whole, question, prompted]] = self.render([RenderRequest(messages, None, variants)])
+            for start in ([], [{"role": "system", "content": SYSTEM}]):
+                [[whole, *more]] = self.render([_build_probe(start)])
                 if isinstance(whole, TemplateFault):
                     what = what or f"cannot render a plain conversation: {whole.message}"
-                elif isinstance(whole, Rendering) and _USER in whole.text and _ASSISTANT in whole.text:
-                    self.generation_prompt = _generation_prompt(question, prompted)
+                elif isinstance(whole, Rendering) and QUESTION in whole.text and ANSWER in whole.text:
+                    self._learn(whole.text, [item.text if isinstance(item, Rendering) else None for item in more])
                     return
                 else:
                     what = what or "does not render what user and assistant say"
-        raise RefusalError(Reason.INVALID_CHAT_TEMPLATE, f"chat template {self._origin}: {what}")
+        raise RefusalError(Reason.INVALID_CHAT_TEMPLATE, f"chat template {self.origin}: {what}")
+
+    def _learn(self, answered: str, texts: list[str | None]) -> None:
+        question, prompted, followed, reasoned = texts
+        self.shows_reasoning = reasoned is not None and REASONING in reasoned
+        if question is None or prompted is None:
+            return
+        if followed is not None:
+            self.trailing_prompt = find_trailing_prompt(
+                question=question,
+                prompted=prompted,
+                answered=answered,
+                followed=followed,
+                answer=ANSWER,
+                end_texts=self.end_texts,
+            )
+        question = question.removesuffix(self.trailing_prompt)
+        self.generation_prompt = prompted.removeprefix(question) if prompted.startswith(question) else ""
 
 
-def _generation_prompt(question: Result, prompted: Result) -> str:
-    if not isinstance(question, Rendering) or not isinstance(prompted, Rendering):
-        return ""
-    return prompted.text.removeprefix(question.text) if prompted.text.startswith(question.text) else ""
+def _build_probe(start: list[Message]) -> RenderRequest:
+    asked = [*start, {"role": "user", "content": QUESTION}]
+    answered = [*asked, {"role": "assistant", "content": ANSWER}]
+    followed = [*answered, {"role": "user", "content": "next"}, {"role": "assistant", "content": "last"}]
+    reasoned = [*asked, {"role": "assistant", "content": ANSWER, "reasoning_content": REASONING}]
+    variants = [
+        Variant(),
+        Variant(upto=len(asked)),
+        Variant(upto=len(asked), generation_prompt=True),
+        Variant(messages=followed),
+        Variant(messages=reasoned),
+    ]
+    return RenderRequest(answered, None, variants)
 
 
 def _in_parts(request: RenderRequest) -> RenderRequest:

@@ -4,10 +4,10 @@ A template is a program from a model folder. Jinja's sandbox keeps it from Pytho
 the sandbox cannot: endless loops, exponential strings, huge powers. Started by `template.TemplateRenderer`.
 
 One JSON value per line. In: first {"templates", "variables", "now", "limits"}, then lists of requests
-{"template", "messages", "tools", "variants": [{"upto", "prompt", "marks", "prefix", "messages"}]}. Out: one line for
-the set-up and one per variant: {"text", "spans"}; {"prefix"} where only the length was asked of a text that begins the
-first variant's (null if it does not); or {"fault", "detail"}. A list is read whole before it is answered, so that the
-two sides never wait for each other's pipe.
+{"template", "messages", "tools", "variants": [{"upto", "prompt", "strip", "marks", "prefix", "messages"}]}. Out: one
+line for the set-up and one per variant: {"text", "spans"}; {"prefix"} where only the length was asked of a text that
+begins the first variant's (null if it does not); or {"fault", "detail"}. A list is read whole before it
+is answered, so that the two sides never wait for each other's pipe.
 
 Same environment as transformers' `apply_chat_template` (trim_blocks, lstrip_blocks, loop controls, tojson,
 raise_exception, strftime_now, {% generation %}); written from its documented behaviour.
@@ -133,7 +133,7 @@ class Renderer:
             "add_generation_prompt": bool(variant.get("prompt")),
         }
         template = self._templates[request["template"]]
-        text = self._run(template, values)
+        text = self._run(template, values).removesuffix(variant.get("strip") or "")
         if variant.get("prefix"):
             return {"prefix": len(text) if self._whole.startswith(text) else None}
         self._whole = text

@@ -29,7 +29,6 @@ class IntakeTokenizer:
     template: ChatTemplate | None
     bos_id: int | None
     eos_id: int | None
-    special_texts: tuple[str, ...]  # of all special tokens, longest first
     longest_token: int  # characters
     sha256: str
 
@@ -52,9 +51,10 @@ class IntakeTokenizer:
         backend.no_truncation()
         backend.no_padding()
         variables = {key: str(text) for key, text in tokenizer.special_tokens_map.items()}
-        template = _read_template(tokenizer.chat_template, variables, origin)
         added = backend.get_added_tokens_decoder().values()
         special = {token.content for token in added if token.special and token.content.strip()}
+        end_texts = tuple(sorted(special, key=lambda text: (-len(text), text)))
+        template = _read_template(tokenizer.chat_template, variables, end_texts, origin)
         key = [
             backend.to_str(),
             backend.encode_special_tokens,
@@ -68,7 +68,6 @@ class IntakeTokenizer:
             template=template,
             bos_id=tokenizer.bos_token_id,
             eos_id=tokenizer.eos_token_id,
-            special_texts=tuple(sorted(special, key=lambda text: (-len(text), text))),
             longest_token=max(map(len, backend.get_vocab(with_added_tokens=True)), default=1),
             sha256=hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest(),
         )
@@ -116,7 +115,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _read_template(value: Any, variables: dict[str, str], origin: str) -> ChatTemplate | None:
+def _read_template(
+    value: Any, variables: dict[str, str], end_texts: tuple[str, ...], origin: str
+) -> ChatTemplate | None:
     sources = {"default": value} if isinstance(value, str) else dict(value) if value else {}
     for source in sources.values():
         if len(source.encode(errors="replace")) > MAX_TEMPLATE_BYTES:
@@ -125,7 +126,7 @@ def _read_template(value: Any, variables: dict[str, str], origin: str) -> ChatTe
         return None
     if "default" not in sources:
         raise RefusalError(Reason.INVALID_CHAT_TEMPLATE, f"chat template {origin}: none of several is named `default`")
-    return ChatTemplate(origin, sources, variables)
+    return ChatTemplate(origin, sources, variables, end_texts)
 
 
 def _template_too_long(origin: str) -> RefusalError:

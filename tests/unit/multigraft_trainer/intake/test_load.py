@@ -446,12 +446,15 @@ def test_conversations_need_a_chat_template_and_texts_an_end_token(tmp_path: Pat
 
 
 def test_A14_a_template_whose_turns_cannot_be_found_fails_whatever_the_policy(tmp_path: Path) -> None:
-    template = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ messages | length }}{% endfor %}"
-    path = write_lines(tmp_path / "data.jsonl", [chat("q", "a", "q", "a")])
-    error = refusal(path, tokenizer=tiny_tokenizer(template), bad_row_policy=SKIP)
-    assert error.reason == Reason.INVALID_CHAT_TEMPLATE
-    for words in ("row 1", "'data.jsonl'", "{% generation %}"):
-        assert words in error.message
+    path = write_lines(tmp_path / "data.jsonl", [chat("q", "a"), chat("q", "a", "q", "a", "q", "a")])
+    counted = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ NUMBER }}{% endfor %}"
+    always = counted.replace("NUMBER", "messages | length")
+    at_length = counted.replace("NUMBER", "[messages | length, 4] | max")
+    for template, where in ((always, ("",)), (at_length, ("'data.jsonl'", "row 2"))):
+        error = refusal(path, tokenizer=tiny_tokenizer(template), bad_row_policy=SKIP)
+        assert error.reason == Reason.INVALID_CHAT_TEMPLATE
+        for words in ("{% generation %}", *where):
+            assert words in error.message
 
 
 def test_a_file_that_is_changed_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,12 @@ from multigraft.api.adapter_job import DatasetFormat
 from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.formats import Conversation, parse_row
 from multigraft_trainer.intake.options import RENDER_DATE
-from multigraft_trainer.intake.spans import RenderedConversation, SpansNotFoundError, render_conversations
+from multigraft_trainer.intake.spans import (
+    RenderedConversation,
+    SpansNotFoundError,
+    check_template,
+    render_conversations,
+)
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 
 END = "<|im_end|>"
@@ -41,9 +46,7 @@ def parse(row: dict[str, Any]) -> Conversation:
 
 def outcomes(template: str, rows: list[dict[str, Any]]) -> list[Outcome]:
     with probed(template) as started:
-        return render_conversations(
-            [parse(row) for row in rows], started, end_texts=tiny_tokenizer(template).special_texts
-        )
+        return render_conversations([parse(row) for row in rows], started)
 
 
 def learnt(template: str, row: dict[str, Any]) -> list[str]:
@@ -63,6 +66,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
         ("CHATML", [f"a{END}", f"b b{END}"]),
         ("MARKED", [f"a{END}", f"b b{END}"]),
         ("HEADERS", [f"a{END}", f"b b{END}"]),
+        ("TRAILING", [f"a{END}", f"b b{END}"]),
         ("INST", [f" a{END}", f" b b{END}"]),
         ("MODEL", [f"a{END}", f"b b{END}"]),
         ("REASONING", [f"a{END}", f"<think>\n\n</think>\n\nb b{END}"]),
@@ -76,7 +80,7 @@ def test_A14_what_the_assistant_says_is_found_in_every_family_of_templates(name:
 
 
 @pytest.mark.parametrize(
-    "name", ["CHATML", "HEADERS", "INST", "MODEL", "REASONING", "OPENED", "PARTS", "BARE", "MARKED"]
+    "name", ["CHATML", "HEADERS", "INST", "MODEL", "REASONING", "OPENED", "PARTS", "BARE", "MARKED", "TRAILING"]
 )
 def test_a_question_at_the_end_has_no_label(name: str) -> None:
     [answer] = learnt(getattr(chat_templates, name), chat("q", "a", "unanswered"))
@@ -151,6 +155,32 @@ def test_reasoning_is_learnt_where_the_template_shows_it() -> None:
         message["reasoning_content"] = f"why {message['content']}"
     want = [f"old{END}", f"<think>\nwhy new\n</think>\n\nnew{END}"]
     assert learnt(chat_templates.REASONING, {"messages": messages}) == want
+
+
+def test_reasoning_that_a_template_never_shows_rejects_the_row() -> None:
+    row = chat("q", "a")
+    row["messages"][1]["reasoning_content"] = "why"
+    [outcome] = outcomes(chat_templates.CHATML, [row])
+    assert isinstance(outcome, RowError)
+    assert outcome.code == RowCode.NOT_RENDERED
+    assert "reasoning_content" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "name", ["CHATML", "HEADERS", "INST", "MODEL", "REASONING", "OPENED", "PARTS", "BARE", "TRAILING"]
+)
+def test_the_families_pass_the_check_before_any_row(name: str) -> None:
+    with probed(getattr(chat_templates, name)) as template:
+        check_template(template)
+        assert bool(template.trailing_prompt) == (name == "TRAILING")
+
+
+def test_a_template_whose_last_turn_cannot_be_closed_fails_the_check_before_any_row() -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|im_end|>{% endfor %}end of {{ messages | length }}"
+    )
+    with probed(template) as started, pytest.raises(SpansNotFoundError, match="more than the answer"):
+        check_template(started)
 
 
 def test_a_turn_of_weight_zero_is_shown_but_not_learnt() -> None:
@@ -288,13 +318,13 @@ SAYABLE = st.text(st.characters(exclude_categories=["Cs", "Co"]), max_size=15) |
 
 @settings(max_examples=40, deadline=None)
 @given(texts=st.lists(SAYABLE, min_size=2, max_size=6))
-@pytest.mark.parametrize("name", ["CHATML", "MARKED", "HEADERS", "INST", "PARTS", "MODEL"])
+@pytest.mark.parametrize("name", ["CHATML", "MARKED", "HEADERS", "INST", "PARTS", "MODEL", "TRAILING"])
 def test_A14_what_is_learnt_is_what_the_assistant_said(name: str, texts: list[str]) -> None:
-    trims = name in {"HEADERS", "MODEL"}
+    trims = name in {"HEADERS", "MODEL", "TRAILING"}
     space = " " if name == "INST" else ""
     want = [space + (text.strip() if trims else text) + END for text in texts[1::2]]
     with started(name) as template:
-        [outcome] = render_conversations([parse(chat(*texts))], template, end_texts=tiny_tokenizer().special_texts)
+        [outcome] = render_conversations([parse(chat(*texts))], template)
     assert isinstance(outcome, RenderedConversation), outcome
     assert [outcome.text[start:end] for start, end in outcome.spans] == want
 
@@ -303,7 +333,7 @@ def test_A14_what_is_learnt_is_what_the_assistant_said(name: str, texts: list[st
 @given(texts=st.lists(SAYABLE, min_size=4, max_size=8))
 def test_A14_anchors_find_what_the_assistant_said_or_nothing(texts: list[str]) -> None:
     with started("REASONING") as template:
-        [outcome] = render_conversations([parse(chat(*texts))], template, end_texts=tiny_tokenizer().special_texts)
+        [outcome] = render_conversations([parse(chat(*texts))], template)
     assert isinstance(outcome, RenderedConversation), outcome
     got = [outcome.text[start:end] for start, end in outcome.spans]
     assert [piece.removeprefix("<think>\n\n</think>\n\n") for piece in got] == [text + END for text in texts[1::2]]

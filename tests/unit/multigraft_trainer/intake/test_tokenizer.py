@@ -40,7 +40,7 @@ def test_a_folder_gives_what_the_tokenizer_in_memory_gives(folder: Path) -> None
     assert got.template.sources == want.template.sources
     assert got.template.origin == "chat_template.jinja"
     assert (got.bos_id, got.eos_id) == (BOS_ID, EOS_ID)
-    assert got.special_texts == ("<|im_start|>", "<|im_end|>", "<bos>", "<pad>")
+    assert got.template.end_texts == ("<|im_start|>", "<|im_end|>", "<bos>", "<pad>")
     assert got.sha256 == want.sha256
     text = "a <|im_start|>é😀<bos>\n"
     assert got.backend.encode(text).ids == want.backend.encode(text).ids
