@@ -6,9 +6,13 @@ import kubernetes.client
 import kubernetes.config
 
 from cluster.access import ClusterAccess
+from cluster.proxies import without_proxies
 
 
 def open_client(cluster: ClusterAccess) -> kubernetes.client.ApiClient:
     """Return a client with the admin's rights. It is a context manager; leaving it closes its connections."""
     load: Callable[..., kubernetes.client.ApiClient] = kubernetes.config.new_client_from_config
-    return load(config_file=str(cluster.kubeconfig))
+    configuration = kubernetes.client.Configuration()
+    if without_proxies(cluster.environment()) == cluster.environment():
+        configuration.proxy = None  # it has read this process's environment
+    return load(config_file=str(cluster.kubeconfig), client_configuration=configuration)

@@ -23,6 +23,7 @@ from cluster.locks import HeldLock, exclusive, is_held, take_exclusive, take_sha
 from cluster.node.memory import images_fit_in_memory
 from cluster.node.settle import load_image
 from cluster.programs.locate import API_SERVER_PROGRAMS, NODE_PROGRAMS, locate_programs
+from cluster.proxies import without_proxies
 from cluster.slot import take_slot
 from cluster.spec import ClusterSpec, Mode, Phase, load_spec, load_state, save_spec
 
@@ -48,6 +49,9 @@ class OwnCluster(ClusterAccess):
     def leave(self) -> None:
         """Stop using it. With its last user the cluster ends, unless it is to be kept."""
         self.use.release()
+
+    def environment(self) -> dict[str, str]:
+        return without_proxies(super().environment())
 
     def load_image(self, archive: Path) -> None:
         status = archive.stat()
@@ -201,7 +205,7 @@ def _spawn_keeper(folder: ClusterFolder, descriptors: tuple[int, ...]) -> None:
     # A session of its own, since an interrupt from the keyboard is for the tests; and nobody's child, since
     # whoever starts the cluster need not be the last to use it.
     command = ("setsid", "--fork", sys.executable, "-m", "cluster.keep.keeper", str(folder.root))
-    environment = {**os.environ, "PYTHONPATH": str(TESTS_FOLDER)}
+    environment = {**without_proxies(os.environ), "PYTHONPATH": str(TESTS_FOLDER)}
     with folder.log_of("keeper").open("ab") as log:
         subprocess.run(
             command,
