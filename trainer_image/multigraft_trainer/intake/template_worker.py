@@ -177,20 +177,28 @@ def limit_cpu(seconds: int) -> None:
     """Let the kernel end this process when it has used so many more CPU seconds, wherever it is then."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(usage.ru_utime + usage.ru_stime) + seconds + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def lower_limit(kind: int, value: int) -> None:
+    """Lower a limit of this process for good; one that is lower already stays."""
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
 
 
 def close_process() -> None:
     """Let this process open and write no file from here on: a second wall behind the sandbox."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    lower_limit(resource.RLIMIT_FSIZE, 0)
+    lower_limit(resource.RLIMIT_NOFILE, 3)
 
 
 def answer(requests: Iterator[str]) -> Iterator[dict[str, Any]]:
     """Answer the set-up line and then every request, one answer per variant."""
     setup = json.loads(next(requests))
-    resource.setrlimit(resource.RLIMIT_AS, (setup["limits"]["memory_bytes"],) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower_limit(resource.RLIMIT_AS, setup["limits"]["memory_bytes"])
+    lower_limit(resource.RLIMIT_CORE, 0)
     limit_cpu(setup["limits"]["cpu_seconds"])
     try:
         renderer = Renderer(setup)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -227,6 +229,20 @@ def test_K06_the_child_can_open_no_file_once_it_renders() -> None:
     lines = {line[:26].strip(): line[26:].split() for line in limits.splitlines()}
     assert lines["Max open files"][:2] == ["3", "3"]
     assert lines["Max file size"][:2] == ["0", "0"]
+
+
+def test_the_child_starts_under_limits_lower_than_its_own() -> None:
+    source = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "from multigraft_trainer.intake.options import RENDER_DATE\n"
+        "from multigraft_trainer.intake.template import ChatTemplate, RenderRequest, TemplateRenderer, Variant\n"
+        "with TemplateRenderer(ChatTemplate('t', {'default': 'fine'}), now=RENDER_DATE) as renderer:\n"
+        "    print(renderer.render([RenderRequest([], None, [Variant()])])[0][0].text)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.stdout == "fine\n", done.stderr
 
 
 def test_dates_and_chance_do_not_change_from_day_to_day() -> None:
