@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.backends.transformers_backend import TransformersBackend, open_transformers_backend
-from multigraft_trainer.slot_pool import SlotPool
 
 
 def load_tiny_backend(

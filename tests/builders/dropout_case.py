@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from multigraft_kernels.counter_dropout import DropoutRows, DropoutTable, build_threshold
 from multigraft_kernels.philox import build_key, build_site
 

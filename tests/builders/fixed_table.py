@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from multigraft_trainer.slots import AdapterOptions, LinearShape, ModuleGrads
+from multigraft_trainer.adapters.slots import AdapterOptions, LinearShape, ModuleGrads
 
 Weights = dict[str, tuple[torch.Tensor, torch.Tensor]]  # A [rank, in], B [out, rank] by layer
 

@@ -12,8 +12,8 @@ from builders.tiny_base import CHAT_TEMPLATE, VOCAB_SIZE, build_tiny_tokenizer
 from multigraft_trainer.intake.load import load_dataset
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.rows import read_rows
+from multigraft_trainer.intake.samples import TokenisedDataset, TokenisedSample
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
-from multigraft_trainer.samples import TokenisedDataset, TokenisedSample
 
 
 def write_lines(path: Path, lines: Iterable[bytes | str | dict[str, Any]]) -> Path:

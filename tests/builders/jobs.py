@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from multigraft.api.adapter_job import AdapterJob
+from multigraft_trainer.adapters.optimizer import OptimizerOptions
+from multigraft_trainer.adapters.peft_config import BaseModelName
+from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.checkpoints.training_spec import build_training_spec
 from multigraft_trainer.engine.job_run import PreparedJob, count_total_steps
-from multigraft_trainer.optimizer import OptimizerOptions
-from multigraft_trainer.peft_config import BaseModelName
-from multigraft_trainer.samples import IntakeReport, TokenisedDataset, TokenisedSample
-from multigraft_trainer.slots import AdapterOptions
-from multigraft_trainer.storage import StorageRoots
-from multigraft_trainer.storage_output import OutputFolder, open_output
+from multigraft_trainer.intake.samples import IntakeReport, TokenisedDataset, TokenisedSample
+from multigraft_trainer.storage.output import OutputFolder, open_output
+from multigraft_trainer.storage.roots import StorageRoots
 
 
 def make_job(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+
 from builders.dropout_case import make_rows, make_table
 from multigraft_kernels.counter_dropout import DropoutRows, DropoutTable
 from multigraft_kernels.multi_lora.reference import multi_lora_reference

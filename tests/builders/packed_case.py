@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from multigraft_trainer.backends.packed import PackedMicrobatch
 from multigraft_trainer.engine.pack_microbatch import SegmentSource, pack_microbatch
-from multigraft_trainer.packed import PackedMicrobatch
-from multigraft_trainer.samples import TokenisedSample
+from multigraft_trainer.intake.samples import TokenisedSample
 
 Part = tuple[int, Sequence[tuple[TokenisedSample, int]]]  # slot, (sample, draw) in order
 

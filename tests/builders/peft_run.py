@@ -18,8 +18,8 @@ from builders.fixed_table import Weights
 from multigraft_kernels.counter_dropout import DropoutRows, DropoutTable, build_threshold
 from multigraft_kernels.counter_dropout.reference import build_multiplier
 from multigraft_kernels.philox import build_key, build_site
-from multigraft_trainer.samples import TokenisedSample
-from multigraft_trainer.slots import AdapterOptions
+from multigraft_trainer.adapters.slots import AdapterOptions
+from multigraft_trainer.intake.samples import TokenisedSample
 
 
 @dataclass

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 
 from builders.backend import load_tiny_backend
 from multigraft.planner.plan import PlanLimits
+from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.backends.transformers_backend import TransformersBackend
 from multigraft_trainer.engine.engine import Engine, EngineOptions
 from multigraft_trainer.engine.job_run import PreparedJob
 from multigraft_trainer.engine.observer import EngineObserver
 from multigraft_trainer.engine.pool_state import PoolPaths, PoolState
-from multigraft_trainer.results import JobResult, StepRecord
-from multigraft_trainer.slot_pool import SlotPool
+from multigraft_trainer.report.results import JobResult, StepRecord
 
 
 @dataclass

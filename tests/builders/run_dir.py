@@ -11,8 +11,8 @@ from builders.tiny_base import make_tiny_base
 from multigraft.manifests.load import load_manifests
 from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
 from multigraft_trainer.local_run.output_folder import open_output
-from multigraft_trainer.progress import SilentProgress
-from multigraft_trainer.results import JobResult, RunResult
+from multigraft_trainer.report.progress import SilentProgress
+from multigraft_trainer.report.results import JobResult, RunResult
 
 NAMESPACE = "default"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multigraft_trainer.results import (
+from multigraft_trainer.report.results import (
     HorizonResult,
     JobResult,
     JobState,

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from multigraft_trainer.adapter import Adapter
+from multigraft_trainer.adapters.adapter import Adapter
+from multigraft_trainer.adapters.optimizer import AdapterOptimizer, OptimizerOptions
+from multigraft_trainer.adapters.peft_config import BaseModelName, build_peft_config
+from multigraft_trainer.adapters.slot_pool import SlotPool
+from multigraft_trainer.adapters.slots import AdapterOptions, LinearShape
 from multigraft_trainer.checkpoints.checkpoint_folder import AdapterSnapshot
 from multigraft_trainer.checkpoints.snapshot import take_snapshot
-from multigraft_trainer.optimizer import AdapterOptimizer, OptimizerOptions
-from multigraft_trainer.peft_config import BaseModelName, build_peft_config
-from multigraft_trainer.slot_pool import SlotPool
-from multigraft_trainer.slots import AdapterOptions, LinearShape
 
 SHAPES = {  # of builders.tiny_base: none is square
     "self_attn.q_proj": LinearShape(64, 80),

@@ -12,7 +12,7 @@ from builders.peft_loop import train_with_peft
 from builders.pool_run import PoolRun, measure_difference, open_pool, run_pool
 from builders.tiny_base import make_tiny_base
 from multigraft_trainer.engine.job_run import PreparedJob
-from multigraft_trainer.results import JobState
+from multigraft_trainer.report.results import JobState
 
 TOLERANCE = 1e-5  # relative, over all tensors of an adapter: fp32 rounding of differently cut matrix products
 STEPS = 20

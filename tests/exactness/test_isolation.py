@@ -14,7 +14,7 @@ from builders.cases import case_file
 from builders.pool_run import measure_difference
 from builders.run_dir import RunDirectory, make_rows
 from builders.tiny_base import make_tiny_base
-from multigraft_trainer.results import JobResult, JobState
+from multigraft_trainer.report.results import JobResult, JobState
 
 GOOD = ("default/good-a", "default/good-b")
 

@@ -16,7 +16,7 @@ from builders.killable_run import run_until_killed
 from builders.pool_run import PoolRun, measure_difference, run_pool
 from builders.resume_jobs import make_resume_jobs
 from builders.tiny_base import make_tiny_base
-from multigraft_trainer.results import JobState
+from multigraft_trainer.report.results import JobState
 
 JOBS = ("team-a/short", "team-a/long", "team-a/cosine")
 KILLS = 30

@@ -10,11 +10,11 @@ import torch
 
 from builders.small_adapter import SPEC, TINY_LINEARS, find_targets, make_options, make_pool, train
 from multigraft.api.adapter_job import LrSchedulerType
-from multigraft_trainer.adapter import Adapter
+from multigraft_trainer.adapters.adapter import Adapter
+from multigraft_trainer.adapters.optimizer import AdapterOptimizer, OptimizerOptions, Outcome
+from multigraft_trainer.adapters.peft_config import BaseModelName, build_peft_config
 from multigraft_trainer.checkpoints.snapshot import restore_snapshot, take_snapshot
 from multigraft_trainer.checkpoints.store import CheckpointStore
-from multigraft_trainer.optimizer import AdapterOptimizer, OptimizerOptions, Outcome
-from multigraft_trainer.peft_config import BaseModelName, build_peft_config
 
 OPTIONS = OptimizerOptions(1e-2, 40, LrSchedulerType.COSINE, 5, weight_decay=0.1)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from multigraft_trainer.slots import AdapterOptions, ModuleGrads
+from multigraft_trainer.adapters.slots import AdapterOptions, ModuleGrads
 
 
 class AdapterTable(Protocol):

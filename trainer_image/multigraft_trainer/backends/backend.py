@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from multigraft_trainer.packed import PackedMicrobatch
-from multigraft_trainer.slots import LinearShape
+from multigraft_trainer.adapters.slots import LinearShape
+from multigraft_trainer.backends.packed import PackedMicrobatch
 
 
 class Backend(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from multigraft_trainer.slots import LinearShape
+from multigraft_trainer.adapters.slots import LinearShape
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from multigraft_kernels.counter_dropout import DropoutRows, DropoutTable, build_
 from multigraft_kernels.counter_dropout.rows import NOT_TARGETED, build_scale
 from multigraft_kernels.multi_lora.segments import LoraGrads, LoraSegment
 from multigraft_kernels.philox import MASK_32, build_key, build_site
+from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.backends.adapter_table import AdapterTable
 from multigraft_trainer.backends.lora_layer import LayerRoute
-from multigraft_trainer.packed import PackedMicrobatch, PackedSegment
-from multigraft_trainer.slots import AdapterOptions
+from multigraft_trainer.backends.packed import PackedMicrobatch, PackedSegment
 
 
 def build_routes(

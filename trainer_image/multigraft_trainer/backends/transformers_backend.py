@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft_trainer.adapters.slots import LinearShape
 from multigraft_trainer.backends.adapter_table import AdapterTable
 from multigraft_trainer.backends.attention import SampleBounds, packed_samples
 from multigraft_trainer.backends.determinism import deterministic_backward
@@ -21,11 +22,10 @@ from multigraft_trainer.backends.head_loss import build_head_path, compute_head_
 from multigraft_trainer.backends.load import load_base_model
 from multigraft_trainer.backends.lora_layer import CurrentRoutes, wrap_linears
 from multigraft_trainer.backends.module_catalogue import ModuleCatalogue, build_catalogue
+from multigraft_trainer.backends.packed import PackedMicrobatch, check_packed
 from multigraft_trainer.backends.routing import build_routes
 from multigraft_trainer.backends.selfcheck import check_model
 from multigraft_trainer.backends.targets import ResolvedTargets, resolve_targets
-from multigraft_trainer.packed import PackedMicrobatch, check_packed
-from multigraft_trainer.slots import LinearShape
 
 
 def open_transformers_backend(

@@ -22,8 +22,9 @@ import torch
 from safetensors import SafetensorError
 
 from multigraft.api.rules import JsonObject
+from multigraft_trainer.adapters.peft_config import CONFIG_FILE, WEIGHTS_FILE, encode_peft_config
 from multigraft_trainer.checkpoints.records import CheckpointState, FileEntry, Manifest, NewerFormatError, parse_json
-from multigraft_trainer.durable_files import (
+from multigraft_trainer.storage.durable_files import (
     hash_file,
     is_plain_folder,
     read_small_file,
@@ -31,7 +32,6 @@ from multigraft_trainer.durable_files import (
     write_new_file,
     write_new_tensors,
 )
-from multigraft_trainer.peft_config import CONFIG_FILE, WEIGHTS_FILE, encode_peft_config
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"

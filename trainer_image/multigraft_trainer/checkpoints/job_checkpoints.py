@@ -15,7 +15,7 @@ from pathlib import Path
 
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.api.rules import JsonObject
-from multigraft_trainer.atomic_folder import discard_folder, move_entry, remove_leftovers, temporary_folder
+from multigraft_trainer.adapters.peft_tensors import find_nonfinite
 from multigraft_trainer.checkpoints.checkpoint_folder import (
     FOLDER_PATTERN,
     AdapterSnapshot,
@@ -32,9 +32,9 @@ from multigraft_trainer.checkpoints.checkpoint_folder import (
 from multigraft_trainer.checkpoints.quarantine import make_room, set_aside
 from multigraft_trainer.checkpoints.records import CheckpointRef, NewerFormatError
 from multigraft_trainer.checkpoints.training_spec import describe_difference
-from multigraft_trainer.durable_files import is_plain_folder, make_folders, make_root, refuse_if_not_writable
-from multigraft_trainer.job_path import build_job_path
-from multigraft_trainer.peft_tensors import find_nonfinite
+from multigraft_trainer.storage.atomic_folder import discard_folder, move_entry, remove_leftovers, temporary_folder
+from multigraft_trainer.storage.durable_files import is_plain_folder, make_folders, make_root, refuse_if_not_writable
+from multigraft_trainer.storage.job_path import build_job_path
 
 REPLACED_PREFIX = ".replaced-"  # a good checkpoint that makes room for another of the same step
 OWN_NAME = re.compile(f"({re.escape(REPLACED_PREFIX)})?{FOLDER_PATTERN.pattern}")

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multigraft.api.rules import JsonObject
-from multigraft_trainer.atomic_folder import remove_leftovers
 from multigraft_trainer.checkpoints.checkpoint_folder import MAX_JSON_BYTES
 from multigraft_trainer.checkpoints.job_checkpoints import PassedOver
 from multigraft_trainer.checkpoints.quarantine import set_aside
@@ -28,7 +27,8 @@ from multigraft_trainer.checkpoints.records import (
     code_version,
     parse_json,
 )
-from multigraft_trainer.durable_files import (
+from multigraft_trainer.storage.atomic_folder import remove_leftovers
+from multigraft_trainer.storage.durable_files import (
     is_plain_folder,
     make_folders,
     make_root,

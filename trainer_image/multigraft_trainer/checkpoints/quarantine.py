@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from multigraft_trainer.atomic_folder import move_entry
+from multigraft_trainer.storage.atomic_folder import move_entry
 
 QUARANTINE_PREFIX = "quarantined-"
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, fields
 
 from multigraft.api.reasons import Reason
 from multigraft.api.rules import JsonObject
-from multigraft_trainer.adapter import Adapter
+from multigraft_trainer.adapters.adapter import Adapter
+from multigraft_trainer.adapters.optimizer import AdapterOptimizer, Progress
 from multigraft_trainer.checkpoints.checkpoint_folder import AdapterSnapshot
 from multigraft_trainer.checkpoints.records import CheckpointState, code_version
 from multigraft_trainer.checkpoints.training_spec import hash_spec
-from multigraft_trainer.optimizer import AdapterOptimizer, Progress
 
 
 def take_snapshot(

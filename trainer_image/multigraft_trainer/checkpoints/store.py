@@ -22,11 +22,16 @@ from multigraft_trainer.checkpoints.records import CheckpointRef, NewerFormatErr
 class CheckpointStore:
     """Checkpoints of one pool below `root`, a folder that only this trainer writes to; made on the first save."""
 
-    def __init__(self, root: Path, *, keep_last: int = 2) -> None:
+    def __init__(self, root: Path, *, keep_last: int = 2, boundary_root: Path | None = None) -> None:
+        """Open the store; with `boundary_root`, several trainers keep the checkpoints of their jobs below one `root`.
+
+        Args:
+            boundary_root: Folder that only this trainer writes to; default: `root`.
+        """
         if keep_last < 1:
             raise ValueError(f"checkpoint.keepLast: got {keep_last}, want at least 1")
         self._jobs = JobCheckpoints(root)
-        self._boundaries = BoundaryFiles(root)
+        self._boundaries = BoundaryFiles(boundary_root or root)
         self._keep_last = keep_last
 
     def job_folder(self, job: str) -> Path:

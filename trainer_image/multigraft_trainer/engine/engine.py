@@ -14,13 +14,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from multigraft.api.adapter_job import AdapterJob
+from multigraft.api.base_model_pool import BaseModelPoolSpec
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.planner.plan import JobWork, Microbatch, Plan, PlanLimits, Segment
 from multigraft.planner.plan_ahead import PlanAhead
+from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.backends.backend import Backend
 from multigraft_trainer.engine.job_end import build_refused, build_result, finish_job
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
@@ -28,8 +31,7 @@ from multigraft_trainer.engine.job_start import start_job
 from multigraft_trainer.engine.observer import EngineObserver, MicrobatchRecord
 from multigraft_trainer.engine.pack_microbatch import pack_microbatch
 from multigraft_trainer.engine.pool_state import PoolState
-from multigraft_trainer.results import JobResult, JobState
-from multigraft_trainer.slot_pool import SlotPool
+from multigraft_trainer.report.results import JobResult, JobState
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,17 @@ class EngineOptions:
     solver_timeout_seconds: float
     checkpoint_interval_steps: int
     step_limit: int | None = None  # every job stops here, resumable; its schedule is that of the whole run
+
+    @classmethod
+    def from_spec(cls, spec: BaseModelPoolSpec, *, step_limit: int | None = None) -> EngineOptions:
+        """Read the options of a pool."""
+        return cls(
+            limits=PlanLimits(token_capacity=spec.batching.max_tokens_per_microbatch),
+            horizon_global_batches=spec.scheduling.horizon_global_batches,
+            solver_timeout_seconds=spec.scheduling.solver_timeout_seconds,
+            checkpoint_interval_steps=spec.checkpoint.interval_steps,
+            step_limit=step_limit,
+        )
 
 
 class Engine:
@@ -89,7 +102,7 @@ class Engine:
         if job.key in self._running or any(job.key == waiting.key for waiting in self._waiting):
             raise ValueError(f"job {job.key} is here already")
         self._waiting.append(job)
-        self._waiting.sort(key=lambda waiting: -waiting.job.spec.priority)  # stable: first come first within a priority
+        self._sort_waiting()
 
     def remove(self, key: str) -> None:
         """Let a job leave at the next plan boundary, checkpointed; a waiting one leaves at once.
@@ -104,6 +117,22 @@ class Engine:
             self._leaving.add(key)
         else:
             raise KeyError(key)
+
+    def update(self, job: AdapterJob) -> None:
+        """Take over what may change of a job that is here: priority and deadline, from the next plan on.
+
+        Raises:
+            KeyError: If there is no such job.
+        """
+        run = self._running.get(job.key)
+        if run is not None:
+            run.prepared = replace(run.prepared, job=job)
+            return
+        index = next((at for at, waiting in enumerate(self._waiting) if waiting.key == job.key), None)
+        if index is None:
+            raise KeyError(job.key)
+        self._waiting[index] = replace(self._waiting[index], job=job)
+        self._sort_waiting()
 
     def request_stop(self) -> None:
         """Finish the global batches that have begun, checkpoint, and let `run` return."""
@@ -121,6 +150,8 @@ class Engine:
 
     def run_horizon(self) -> bool:
         """Run one plan and the boundary after it; tells whether there is more to do."""
+        if self._leaving:  # told to leave since the last boundary: no further plan for them
+            self._retire()
         self._admit()
         if self._is_stopping or not self._running:
             self._retire()
@@ -130,6 +161,9 @@ class Engine:
             self._run_plan(self._plan(work))
         self._retire()
         return bool(self._running or self._waiting) and not self._is_stopping
+
+    def _sort_waiting(self) -> None:
+        self._waiting.sort(key=lambda waiting: -waiting.job.spec.priority)  # stable: first come first within a priority
 
     def _admit(self) -> None:
         while self._waiting and self._slots.num_free and not self._is_stopping:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from multigraft_trainer.backends.backend import Backend
 from multigraft_trainer.engine.pack_microbatch import SegmentSource, pack_microbatch
-from multigraft_trainer.samples import TokenisedSample
+from multigraft_trainer.intake.samples import TokenisedSample
 
 BASE_ALONE = -1
 

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from multigraft.api.reasons import RefusalError
+from multigraft_trainer.adapters.export import export_adapter
+from multigraft_trainer.adapters.peft_config import CONFIG_FILE, WEIGHTS_FILE
+from multigraft_trainer.adapters.slot_pool import SlotPool
+from multigraft_trainer.adapters.success_gate import check_success, check_work
 from multigraft_trainer.backends.backend import Backend
 from multigraft_trainer.engine.evaluate import BASE_ALONE, evaluate_loss, sum_losses
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
 from multigraft_trainer.engine.observer import EngineObserver
 from multigraft_trainer.engine.pool_state import PoolState
-from multigraft_trainer.export import export_adapter
-from multigraft_trainer.peft_config import CONFIG_FILE
-from multigraft_trainer.results import JobResult, JobState, RowAccount
-from multigraft_trainer.samples import IntakeReport, TokenisedSample
-from multigraft_trainer.slot_pool import SlotPool
-from multigraft_trainer.storage import Location
-from multigraft_trainer.success_gate import check_success, check_work
+from multigraft_trainer.intake.samples import IntakeReport, TokenisedSample
+from multigraft_trainer.report.results import JobResult, JobState, RowAccount
+from multigraft_trainer.storage.durable_files import hash_file, refuse_if_not_writable
+from multigraft_trainer.storage.roots import Location
 
 PROBE_TARGETS = 8
 
@@ -35,7 +36,7 @@ def finish_job(
             observer.on_phase(f"{run.key}: held-out loss after training")
             after = evaluate_loss(backend, run.prepared.heldout.samples, slot=run.slot, token_capacity=token_capacity)
         observer.on_phase(f"{run.key}: exporting and checking the adapter")
-        _export(run, backend, slots)
+        digest = _export(run, backend, slots)
     except RefusalError as error:
         return build_result(run, state, JobState.FAILED, error=error, heldout_loss_after=after)
     return build_result(
@@ -44,10 +45,12 @@ def finish_job(
         JobState.SUCCEEDED,
         heldout_loss_after=after,
         adapter_path=_show_location(run.prepared.output.location),
+        adapter_digest=digest,
     )
 
 
-def _export(run: JobRun, backend: Backend, slots: SlotPool) -> None:
+def _export(run: JobRun, backend: Backend, slots: SlotPool) -> tuple[str, int]:
+    """Write, check and publish the adapter; gives SHA-256 and bytes of its weights."""
     prepared, adapter = run.prepared, slots.adapter(run.slot)
     check_work(run.optimizer.progress)
     export_adapter(
@@ -65,7 +68,10 @@ def _export(run: JobRun, backend: Backend, slots: SlotPool) -> None:
         return sum_losses(backend, [probe], slot=slot)
 
     check_success(prepared.output.path, adapter, run.optimizer.progress, measure)
+    with refuse_if_not_writable(f"adapter of {prepared.key}"):
+        digest = hash_file(prepared.output.path / WEIGHTS_FILE)
     prepared.output.publish(last=CONFIG_FILE)
+    return digest
 
 
 def _show_location(location: Location) -> str:
@@ -88,10 +94,11 @@ def build_result(
     error: RefusalError | None = None,
     heldout_loss_after: float | None = None,
     adapter_path: str | None = None,
+    adapter_digest: tuple[str, int] | tuple[None, None] = (None, None),
 ) -> JobResult:
-    """Build the result of a job that held a slot."""
+    """Build the result of a job that held a slot; `adapter_digest` is SHA-256 and bytes of the adapter's weights."""
     progress = run.optimizer.progress
-    folder = state.job_folder(run.key)
+    folder = state.job_folder(run.prepared.identity)
     return JobResult(
         job=run.key,
         state=job_state,
@@ -108,6 +115,9 @@ def build_result(
         rows=build_row_account(run.prepared.dataset.report),
         adapter_path=adapter_path,
         checkpoint_path=str(folder) if folder.is_dir() else None,
+        uid=run.prepared.uid,
+        adapter_sha256=adapter_digest[0],
+        adapter_bytes=adapter_digest[1],
         seconds=run.seconds,
         history=tuple(run.history),
     )
@@ -117,6 +127,7 @@ def build_refused(prepared: PreparedJob, error: RefusalError) -> JobResult:
     """Build the result of a job that passed intake but got no slot."""
     return JobResult(
         job=prepared.key,
+        uid=prepared.uid,
         state=JobState.FAILED,
         rank=prepared.options.rank,
         reason=error.reason.value,

@@ -13,13 +13,13 @@ from multigraft.api.reasons import Reason, RefusalError
 from multigraft.api.rules import JsonObject
 from multigraft.planner.plan import JobWork, Segment
 from multigraft.planner.sample_order import SampleOrder
+from multigraft_trainer.adapters.optimizer import AdapterOptimizer, OptimizerOptions, StepResult
+from multigraft_trainer.adapters.peft_config import BaseModelName
+from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.engine.pack_microbatch import SegmentSource, build_segment_source
-from multigraft_trainer.optimizer import AdapterOptimizer, OptimizerOptions, StepResult
-from multigraft_trainer.peft_config import BaseModelName
-from multigraft_trainer.results import StepRecord
-from multigraft_trainer.samples import TokenisedDataset
-from multigraft_trainer.slots import AdapterOptions
-from multigraft_trainer.storage_output import OutputFolder
+from multigraft_trainer.intake.samples import TokenisedDataset
+from multigraft_trainer.report.results import StepRecord
+from multigraft_trainer.storage.output import OutputFolder
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class PreparedJob:
     base: BaseModelName  # as the exported adapter names it
     training_spec: JsonObject  # what a checkpoint must have been made with; `build_training_spec`
     output: OutputFolder
+    uid: str | None = None  # None: a job is known by its name alone
     heldout: TokenisedDataset | None = None
     start_weights: Mapping[str, torch.Tensor] | None = None  # PEFT tensors of `resumeFrom`
 
@@ -40,6 +41,11 @@ class PreparedJob:
     def key(self) -> str:
         """`namespace/name`."""
         return self.job.key
+
+    @property
+    def identity(self) -> str:
+        """`namespace/name` or `namespace/name/uid`: what checkpoints and results are kept under."""
+        return self.key if self.uid is None else f"{self.key}/{self.uid}"
 
     def build_order(self) -> SampleOrder:
         """Build the order in which the job visits its samples."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from multigraft.api.reasons import Reason
+from multigraft_trainer.adapters.optimizer import AdapterOptimizer
+from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.backends.backend import Backend
 from multigraft_trainer.checkpoints.checkpoint_folder import AdapterSnapshot
 from multigraft_trainer.checkpoints.snapshot import restore_snapshot
@@ -10,8 +12,6 @@ from multigraft_trainer.engine.evaluate import BASE_ALONE, evaluate_loss
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
 from multigraft_trainer.engine.observer import EngineObserver
 from multigraft_trainer.engine.pool_state import PoolState
-from multigraft_trainer.optimizer import AdapterOptimizer
-from multigraft_trainer.slot_pool import SlotPool
 
 
 def start_job(

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from multigraft.planner.plan import Plan
 from multigraft_trainer.engine.observer import EngineObserver, MicrobatchRecord
-from multigraft_trainer.results import JobState, StepRecord
+from multigraft_trainer.report.results import JobState, StepRecord
 
 _STEP_SECONDS_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 _SOLVER_SECONDS_BUCKETS = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 30)

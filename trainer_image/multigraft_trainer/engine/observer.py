@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from multigraft.planner.plan import Plan
-from multigraft_trainer.progress import Progress
-from multigraft_trainer.results import JobState, StepRecord
+from multigraft_trainer.report.progress import Progress
+from multigraft_trainer.report.results import JobState, StepRecord
 
 
 @dataclass(frozen=True)

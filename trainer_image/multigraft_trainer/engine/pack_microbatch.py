@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from multigraft.planner.plan import Segment
-from multigraft_trainer.packed import PackedMicrobatch, PackedSample, PackedSegment
-from multigraft_trainer.samples import TokenisedSample
+from multigraft_trainer.backends.packed import PackedMicrobatch, PackedSample, PackedSegment
+from multigraft_trainer.intake.samples import TokenisedSample
 
 
 @dataclass(frozen=True)

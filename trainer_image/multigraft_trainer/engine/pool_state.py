@@ -9,23 +9,24 @@ from pathlib import Path
 
 from multigraft.api.reasons import RefusalError
 from multigraft.planner.plan import JobWork, Plan, PlanLimits
+from multigraft_trainer.adapters.peft_config import build_peft_config
+from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.checkpoints.job_checkpoints import PassedOver, RestoredJob
 from multigraft_trainer.checkpoints.records import CheckpointRef
 from multigraft_trainer.checkpoints.snapshot import take_snapshot
 from multigraft_trainer.checkpoints.store import CheckpointStore
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
 from multigraft_trainer.engine.plan_journal import PlanJournal
-from multigraft_trainer.peft_config import build_peft_config
-from multigraft_trainer.results import JobResult
-from multigraft_trainer.slot_pool import SlotPool
+from multigraft_trainer.report.results import JobResult
 
 
 @dataclass(frozen=True)
 class PoolPaths:
     """Folders of one pool that only its trainer writes to."""
 
-    checkpoints: Path
+    checkpoints: Path  # of its jobs, which may come from or go to another trainer of the pool
     plans: Path
+    boundaries: Path | None = None  # of this trainer alone; None: beside the checkpoints of its jobs
 
 
 class PoolState:
@@ -37,7 +38,7 @@ class PoolState:
         Raises:
             RefusalError: INVALID_CHECKPOINT, if the newest boundary was written by a newer version.
         """
-        self._store = CheckpointStore(paths.checkpoints, keep_last=keep_last)
+        self._store = CheckpointStore(paths.checkpoints, keep_last=keep_last, boundary_root=paths.boundaries)
         self._journal = PlanJournal(paths.plans, keep_generations=keep_last)
         self._refs: dict[str, CheckpointRef] = {}
         self.ended: dict[str, JobResult] = {}
@@ -47,8 +48,12 @@ class PoolState:
             self._read_boundary()
 
     def job_folder(self, job: str) -> Path:
-        """Give the folder of a job's checkpoints; it need not exist."""
+        """Give the folder of a job's checkpoints, by its identity; it need not exist."""
         return self._store.job_folder(job)
+
+    def forget(self, job: str) -> None:
+        """Drop the result of a job that ended, by its identity; the next boundary does not name it."""
+        self.ended.pop(job, None)
 
     def restore(self, prepared: PreparedJob) -> RestoredJob:
         """Load the checkpoint that the newest boundary names for the job, else its newest good one, else nothing.
@@ -58,7 +63,9 @@ class PoolState:
         """
         if not self._resume:
             return RestoredJob()
-        return self._store.load_job(prepared.key, spec=prepared.training_spec, prefer=self._refs.get(prepared.key))
+        return self._store.load_job(
+            prepared.identity, spec=prepared.training_spec, prefer=self._refs.get(prepared.identity)
+        )
 
     def save(self, runs: Iterable[JobRun], ended: Iterable[JobResult], slots: SlotPool) -> float:
         """Save all running jobs, then the boundary that names them; gives the seconds it took.
@@ -70,11 +77,11 @@ class PoolState:
                 before is still good.
         """
         started = time.monotonic()
-        self.ended |= {result.job: result for result in ended}
+        self.ended |= {result.identity: result for result in ended}
         running: dict[str, CheckpointRef] = {}
         for run in runs:
             try:
-                running[run.key] = self._save_job(run, slots)
+                running[run.prepared.identity] = self._save_job(run, slots)
             except RefusalError as error:
                 run.failure = error
         self._store.save_boundary(
@@ -96,7 +103,7 @@ class PoolState:
         snapshot = take_snapshot(
             slots.adapter(run.slot),
             run.optimizer,
-            job=run.key,
+            job=prepared.identity,
             draws=run.draws,
             spec=prepared.training_spec,
             peft_config=build_peft_config(prepared.options, slots.linears, prepared.base),

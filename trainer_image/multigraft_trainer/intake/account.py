@@ -10,7 +10,7 @@ from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.intake.codes import RowCode
 from multigraft_trainer.intake.limits import MAX_MESSAGE_CHARS
 from multigraft_trainer.intake.options import IntakeOptions
-from multigraft_trainer.samples import DroppedRow, IntakeReport
+from multigraft_trainer.intake.samples import DroppedRow, IntakeReport
 
 _SHOWN_ROWS = 3
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from multigraft_trainer.intake.options import IntakeOptions
-from multigraft_trainer.samples import DroppedRow, IntakeReport, TokenisedDataset, TokenisedSample
+from multigraft_trainer.intake.samples import DroppedRow, IntakeReport, TokenisedDataset, TokenisedSample
 
 _log = logging.getLogger(__name__)
 _LIBRARIES = ("jinja2", "pyarrow", "tokenizers", "transformers")

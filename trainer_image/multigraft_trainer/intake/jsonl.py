@@ -15,7 +15,7 @@ from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.json_text import JsonSyntaxError, parse_json
 from multigraft_trainer.intake.limits import MAX_ROW_BYTES, MAX_ROWS
 from multigraft_trainer.intake.row import Row, dropped
-from multigraft_trainer.samples import DroppedRow
+from multigraft_trainer.intake.samples import DroppedRow
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"  # JSON's own white space

@@ -11,9 +11,9 @@ from multigraft_trainer.intake.file_name import shown_name
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.prepare import Preparation
 from multigraft_trainer.intake.rows import read_rows, stat_dataset
+from multigraft_trainer.intake.samples import TokenisedDataset
 from multigraft_trainer.intake.tokenise import Tokeniser
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
-from multigraft_trainer.samples import TokenisedDataset
 
 
 def load_dataset(

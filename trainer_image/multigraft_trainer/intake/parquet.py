@@ -18,7 +18,7 @@ from multigraft_trainer.intake.codes import RowCode, RowError
 from multigraft_trainer.intake.json_text import check_whole_characters, parse_json
 from multigraft_trainer.intake.limits import MAX_JSON_DEPTH, MAX_ROW_BYTES, MAX_ROWS, MAX_UNPACKED_BYTES
 from multigraft_trainer.intake.row import Row, dropped
-from multigraft_trainer.samples import DroppedRow
+from multigraft_trainer.intake.samples import DroppedRow
 
 READ_COLUMNS = ("messages", "conversations", "tools", "prompt", "completion", "text")
 _JSON_TEXT_COLUMNS = ("messages", "conversations")

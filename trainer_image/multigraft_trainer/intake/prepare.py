@@ -13,11 +13,11 @@ from multigraft_trainer.intake.codes import RowError
 from multigraft_trainer.intake.formats import Conversation, PlainText, parse_row
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.row import Row, dropped
+from multigraft_trainer.intake.samples import DroppedRow
 from multigraft_trainer.intake.spans import SpansNotFoundError, check_template, render_conversations
 from multigraft_trainer.intake.template_probe import ProbedTemplate
 from multigraft_trainer.intake.tokenise import PreparedText
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
-from multigraft_trainer.samples import DroppedRow
 
 _BATCH_ROWS = 128
 _BATCH_CHARS = 2**20

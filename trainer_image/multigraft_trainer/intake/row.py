@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from multigraft_trainer.intake.codes import RowError
-from multigraft_trainer.samples import DroppedRow
+from multigraft_trainer.intake.samples import DroppedRow
 
 
 @dataclass(frozen=True)

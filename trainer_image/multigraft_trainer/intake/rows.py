@@ -17,7 +17,7 @@ from multigraft_trainer.intake.jsonl import iterate_json_lines
 from multigraft_trainer.intake.limits import GZIP_RATIO_FLOOR_BYTES, MAX_GZIP_RATIO, MAX_UNPACKED_BYTES
 from multigraft_trainer.intake.parquet import iterate_parquet_rows
 from multigraft_trainer.intake.row import Row
-from multigraft_trainer.samples import DroppedRow
+from multigraft_trainer.intake.samples import DroppedRow
 
 _GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"

@@ -16,8 +16,8 @@ from multigraft_trainer.intake.batching import iterate_batches
 from multigraft_trainer.intake.codes import RowCode
 from multigraft_trainer.intake.mask import build_mask
 from multigraft_trainer.intake.options import IntakeOptions
+from multigraft_trainer.intake.samples import DroppedRow, TokenisedSample
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
-from multigraft_trainer.samples import DroppedRow, TokenisedSample
 
 _BATCH_ROWS = 512
 _BATCH_CHARS = 2**20

@@ -18,19 +18,18 @@ from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.manifests.collection import Manifests
-from multigraft.planner.plan import PlanLimits
+from multigraft_trainer.admission.prepare_job import Intake, IntakeContext, prepare_job
+from multigraft_trainer.admission.shared_base import SharedBase, choose_device, open_shared_base
 from multigraft_trainer.engine.engine import Engine, EngineOptions
 from multigraft_trainer.engine.job_end import build_row_account
 from multigraft_trainer.engine.metrics import TrainerMetrics
 from multigraft_trainer.engine.observer import EngineObserver, Observers, ProgressObserver
 from multigraft_trainer.engine.pool_state import PoolPaths, PoolState
 from multigraft_trainer.local_run.output_folder import OutputFolder
-from multigraft_trainer.local_run.prepare_job import Intake, IntakeContext, prepare_job
 from multigraft_trainer.local_run.recorder import PoolFacts, RunRecorder
-from multigraft_trainer.local_run.shared_base import SharedBase, choose_device, open_shared_base
-from multigraft_trainer.progress import Progress
 from multigraft_trainer.report.html_report import write_report
-from multigraft_trainer.results import JobResult, JobState, PoolResult, RunResult, save_result
+from multigraft_trainer.report.progress import Progress
+from multigraft_trainer.report.results import JobResult, JobState, PoolResult, RunResult, save_result
 
 ERROR_LOG = "error.log"
 
@@ -95,7 +94,7 @@ class LocalRun:
             self.progress.on_phase(f"metrics on http://localhost:{port}/metrics")
         engine = self._build_engine(base, state, metrics)
         for intake in self._prepare_jobs(base, state):
-            for note in intake.notes:
+            for note in (*_note_secrets(intake.prepared.job), *intake.notes):
                 self.progress.on_phase(f"{intake.prepared.key}: {note}")
             engine.submit(intake.prepared)
         self._run_engine(engine)
@@ -109,19 +108,12 @@ class LocalRun:
         return state
 
     def _build_engine(self, base: SharedBase, state: PoolState, metrics: TrainerMetrics) -> Engine:
-        spec = self.pool.spec
         observers: list[EngineObserver] = [ProgressObserver(self.progress), self.recorder, metrics]
         return Engine(
             base.backend,
             base.slots,
             state,
-            EngineOptions(
-                limits=PlanLimits(token_capacity=spec.batching.max_tokens_per_microbatch),
-                horizon_global_batches=spec.scheduling.horizon_global_batches,
-                solver_timeout_seconds=spec.scheduling.solver_timeout_seconds,
-                checkpoint_interval_steps=spec.checkpoint.interval_steps,
-                step_limit=self.options.step_limit,
-            ),
+            EngineOptions.from_spec(self.pool.spec, step_limit=self.options.step_limit),
             Observers(observers),
             on_end=lambda result: self.ended.__setitem__(result.job, result),
         )
@@ -214,6 +206,12 @@ class LocalRun:
             base_bytes=0,
         )
         return self.recorder.build_result(facts)
+
+
+def _note_secrets(job: AdapterJob) -> tuple[str, ...]:
+    if job.spec.dataset.secret_ref is None:
+        return ()
+    return ("spec.dataset.secretRef: there are no Secrets in a local run; credentials come from the environment",)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multigraft.api.reasons import Reason, RefusalError
-from multigraft_trainer.durable_files import refuse_if_not_writable
+from multigraft_trainer.storage.durable_files import refuse_if_not_writable
 
 MARKER = "run.json"  # tells a folder of ours from any other; holds the directory that the run is of
 FORMAT = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from multigraft.planner.plan import Plan
 from multigraft_trainer.engine.observer import EngineObserver, MicrobatchRecord
-from multigraft_trainer.results import MAX_HORIZONS, HorizonResult, PoolResult
+from multigraft_trainer.report.results import MAX_HORIZONS, HorizonResult, PoolResult
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _run(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
     from multigraft_trainer.local_run.output_folder import open_output
-    from multigraft_trainer.progress import open_progress
+    from multigraft_trainer.report.progress import open_progress
     from multigraft_trainer.report.result_table import render_result_table
 
     output = open_output(directory, out, resume=resume)

@@ -13,7 +13,7 @@ from multigraft_trainer.report.loss_curves import draw_loss_curves
 from multigraft_trainer.report.numbers import format_bytes, format_count, format_loss, format_share
 from multigraft_trainer.report.plan_picture import draw_plan
 from multigraft_trainer.report.result_table import format_heldout
-from multigraft_trainer.results import JobResult, RunResult
+from multigraft_trainer.report.results import JobResult, RunResult
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from multigraft_trainer.report.colours import choose_looks
 from multigraft_trainer.report.figure import literal, new_figure, save_figure
-from multigraft_trainer.results import JobResult, RunResult
+from multigraft_trainer.report.results import JobResult, RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

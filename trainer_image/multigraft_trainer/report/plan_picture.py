@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from multigraft_trainer.report.colours import Look, choose_looks
 from multigraft_trainer.report.figure import literal, new_figure, save_figure
-from multigraft_trainer.results import HorizonResult, RunResult, SegmentShape
+from multigraft_trainer.report.results import HorizonResult, RunResult, SegmentShape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from multigraft_trainer.printable import printable
 from multigraft_trainer.report.numbers import format_bytes, format_count, format_loss, format_share
-from multigraft_trainer.results import JobResult, JobState, RunResult
+from multigraft_trainer.report.printable import printable
+from multigraft_trainer.report.results import JobResult, JobState, RunResult
 
 _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red"}
 

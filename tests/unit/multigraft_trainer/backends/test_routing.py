@@ -8,8 +8,8 @@ import torch
 from builders.fixed_table import FixedTable, make_options, make_weights
 from builders.packed_case import make_packed, make_sample
 from multigraft_kernels.counter_dropout.reference import build_multiplier
+from multigraft_trainer.adapters.slots import AdapterOptions, LinearShape
 from multigraft_trainer.backends.routing import build_routes
-from multigraft_trainer.slots import AdapterOptions, LinearShape
 
 CPU = torch.device("cpu")
 LINEARS = {name: LinearShape(48, 80) for name in ("q", "k", "v")}

@@ -18,9 +18,9 @@ from builders.packed_case import Part, make_packed, make_sample, relative_error
 from builders.peft_run import run_peft
 from builders.tiny_base import FAMILIES, Family, make_tiny_base
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.backends.transformers_backend import TransformersBackend, open_transformers_backend
-from multigraft_trainer.samples import TokenisedSample
-from multigraft_trainer.slots import AdapterOptions
+from multigraft_trainer.intake.samples import TokenisedSample
 
 transformers.utils.logging.disable_progress_bar()
 

@@ -13,6 +13,7 @@ import torch
 from builders.pickle_canary import PickleCanary
 from builders.small_adapter import SPEC, make_adapter, make_snapshot, make_trained
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft_trainer.adapters.peft_config import CONFIG_FILE, WEIGHTS_FILE
 from multigraft_trainer.checkpoints.checkpoint_folder import (
     MANIFEST_FILE,
     MARKER_FILE,
@@ -22,8 +23,7 @@ from multigraft_trainer.checkpoints.checkpoint_folder import (
 )
 from multigraft_trainer.checkpoints.job_checkpoints import JobCheckpoints
 from multigraft_trainer.checkpoints.snapshot import restore_snapshot
-from multigraft_trainer.durable_files import hash_file
-from multigraft_trainer.peft_config import CONFIG_FILE, WEIGHTS_FILE
+from multigraft_trainer.storage.durable_files import hash_file
 
 JOB = "default/a"
 
@@ -274,7 +274,7 @@ def test_the_canary_sings_when_it_is_loaded(tmp_path: Path) -> None:
 
 def test_D03_weights_moments_and_counters_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     from builders.small_adapter import train
-    from multigraft_trainer.optimizer import AdapterOptimizer, OptimizerOptions
+    from multigraft_trainer.adapters.optimizer import AdapterOptimizer, OptimizerOptions
 
     straight, straight_optimizer = make_trained(steps=20)
     checkpoints = save_steps(tmp_path, 10)

@@ -7,8 +7,8 @@ import pytest
 
 from builders.small_adapter import SPEC, make_snapshot
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft_trainer.adapters.peft_config import WEIGHTS_FILE
 from multigraft_trainer.checkpoints.store import CheckpointStore
-from multigraft_trainer.peft_config import WEIGHTS_FILE
 
 A, B = "default/a", "team/b.c"
 

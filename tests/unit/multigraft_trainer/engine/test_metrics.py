@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from multigraft.planner.plan import Plan, PlanLimits
 from multigraft_trainer.engine.metrics import TrainerMetrics
 from multigraft_trainer.engine.observer import MicrobatchRecord
-from multigraft_trainer.results import JobState, StepRecord
+from multigraft_trainer.report.results import JobState, StepRecord
 
 
 def make_step(step: int, *, loss: float | None = 2.5, skipped: bool = False) -> StepRecord:

@@ -9,7 +9,7 @@ from multigraft.api.reasons import RefusalError
 from multigraft_trainer.intake.account import Account, OutOfRange
 from multigraft_trainer.intake.codes import RowCode
 from multigraft_trainer.intake.options import IntakeOptions
-from multigraft_trainer.samples import DroppedRow
+from multigraft_trainer.intake.samples import DroppedRow
 
 DROPPED = st.lists(
     st.builds(

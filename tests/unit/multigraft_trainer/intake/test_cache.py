@@ -16,8 +16,8 @@ from multigraft.api.adapter_job import BadRowPolicy, DatasetFormat, LongSamplePo
 from multigraft_trainer.intake import cache
 from multigraft_trainer.intake import load as load_module
 from multigraft_trainer.intake.options import IntakeOptions
+from multigraft_trainer.intake.samples import TokenisedDataset
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
-from multigraft_trainer.samples import TokenisedDataset
 
 
 def assert_equal(got: TokenisedDataset, want: TokenisedDataset) -> None:

@@ -30,8 +30,8 @@ from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.intake.codes import RowCode
 from multigraft_trainer.intake.load import load_dataset
 from multigraft_trainer.intake.options import IntakeOptions
+from multigraft_trainer.intake.samples import TokenisedDataset
 from multigraft_trainer.intake.tokenizer import IntakeTokenizer
-from multigraft_trainer.samples import TokenisedDataset
 
 SKIP = BadRowPolicy.SKIP
 CHAT, PAIR, TEXT = DatasetFormat.CONVERSATIONAL, DatasetFormat.PROMPT_COMPLETION, DatasetFormat.TEXT

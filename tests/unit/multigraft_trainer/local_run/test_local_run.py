@@ -14,7 +14,7 @@ from builders.cases import case_file
 from builders.pickle_canary import PickleCanary
 from builders.run_dir import RunDirectory, make_rows
 from builders.tiny_base import make_tiny_base
-from multigraft_trainer.results import JobState, load_result
+from multigraft_trainer.report.results import JobState, load_result
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 
 from builders.run_result import make_horizon, make_job, make_result, make_step
 from multigraft_trainer.report.html_report import ReportPaths, write_report
-from multigraft_trainer.results import JobState, RowAccount
+from multigraft_trainer.report.results import JobState, RowAccount
 
 
 class Page(HTMLParser):

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from builders.run_result import make_job, make_result
 from multigraft_trainer.report.result_table import render_result_table
-from multigraft_trainer.results import JobState, RunResult
+from multigraft_trainer.report.results import JobState, RunResult
 
 
 def show(result: RunResult, width: int = 120) -> str:

@@ -1,0 +1,83 @@
+"""Sample lengths for `multigraft plan`: the intake of a run with the tokenizer alone, no weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+from multigraft.api.adapter_job import AdapterJob
+from multigraft.api.base_model_pool import BaseModelPool
+from multigraft.api.reasons import Reason, RefusalError
+from multigraft.manifests.collection import Manifests
+from multigraft_trainer.intake.load import load_dataset
+from multigraft_trainer.intake.options import IntakeOptions
+from multigraft_trainer.intake.tokenizer import load_tokenizer
+from multigraft_trainer.storage.base_model_source import fetch_base_model
+from multigraft_trainer.storage.fetch import fetch_file
+from multigraft_trainer.storage.roots import StorageRoots
+
+
+def count_lengths(pool: BaseModelPool, manifests: Manifests, directory: Path) -> dict[str, list[int]]:
+    """Count the tokens of every sample of every job that is not suspended, by job key.
+
+    Raises:
+        RefusalError: If the base or a dataset cannot be read; the message names the job.
+    """
+    with tempfile.TemporaryDirectory(prefix="multigraft-plan-") as temporary:
+        cache_dir = Path(temporary)
+        folder = fetch_base_model(
+            pool.spec.base_model.storage_uri,
+            revision=pool.spec.base_model.revision,
+            base=directory,
+            cache_dir=cache_dir,
+            field="spec.baseModel.storageUri",
+        )
+        tokenizer = load_tokenizer(folder)
+        embedding_rows = _read_vocab_size(folder)
+        lengths = {}
+        for job in manifests.jobs:
+            if job.spec.suspend:
+                continue
+            try:
+                dataset = load_dataset(
+                    _find_rows(job, pool, manifests, directory, cache_dir),
+                    options=IntakeOptions.from_spec(job.spec.dataset, job.spec.training),
+                    tokenizer=tokenizer,
+                    embedding_rows=embedding_rows,
+                )
+            except RefusalError as error:
+                raise RefusalError(error.reason, f"job {job.key}: {error.message}") from error
+            lengths[job.key] = [sample.num_tokens for sample in dataset.samples]
+    return lengths
+
+
+def _read_vocab_size(folder: Path) -> int:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    if type(size) is not int:
+        raise RefusalError(Reason.BASE_MODEL_INVALID, f"{folder.name}/config.json: want a whole number vocab_size")
+    return size
+
+
+def _find_rows(job: AdapterJob, pool: BaseModelPool, manifests: Manifests, directory: Path, cache_dir: Path) -> Path:
+    dataset = job.spec.dataset
+    if dataset.storage_uri is not None:
+        roots = StorageRoots.build(
+            read_base=directory.resolve(),
+            write_base=cache_dir.resolve(),
+            allowed=tuple(pool.spec.storage.allowed_roots),
+            namespace=job.metadata.namespace,
+        )
+        return fetch_file(dataset.storage_uri, roots, field="spec.dataset.storageUri", cache_dir=cache_dir)
+    assert dataset.config_map_ref is not None, "the kind's rule: exactly one source"  # noqa: S101
+    name, key = dataset.config_map_ref.name, dataset.config_map_ref.key
+    config_map = manifests.config_maps.get(f"{job.metadata.namespace}/{name}")
+    if config_map is None or key not in config_map.files:
+        text = f"spec.dataset.configMapRef: no key {key!r} in a ConfigMap {job.metadata.namespace}/{name}"
+        raise RefusalError(Reason.DATASET_NOT_FOUND, text)
+    content = config_map.files[key]
+    path = cache_dir / f"{hashlib.sha256(content).hexdigest()[:16]}.jsonl"
+    path.write_bytes(content)
+    return path
