@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from builders.quickstart import QUICKSTART, prepare_quickstart
-from multigraft_trainer.results import JobResult, JobState, RunResult, load_result
+from multigraft_trainer.report.results import JobResult, JobState, RunResult, load_result
 
 # One worker runs them all, since the run that they look at takes minutes.
 pytestmark = [

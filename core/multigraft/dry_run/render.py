@@ -94,6 +94,7 @@ def _build_solver_json(run: DryRun) -> dict[str, Any]:
             failures[reason] = failures.get(reason, 0) + count
     return {
         "problems": sum(use.num_problems for use in uses),
+        "fewestProved": sum(use.num_fewest for use in uses),
         "proved": sum(use.num_proved for use in uses),
         "asked": sum(use.num_asked for use in uses),
         "failures": failures,

@@ -21,8 +21,8 @@ from multigraft.manifests.load import load_manifests
 from multigraft.planner.sample_order import SampleOrder
 from multigraft_trainer.intake.load import load_dataset
 from multigraft_trainer.intake.options import IntakeOptions
+from multigraft_trainer.intake.samples import TokenisedSample
 from multigraft_trainer.intake.tokenizer import load_tokenizer
-from multigraft_trainer.samples import TokenisedSample
 
 IGNORED_LABEL = -100
 SCHEDULES = {

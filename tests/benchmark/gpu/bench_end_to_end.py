@@ -29,14 +29,14 @@ import transformers
 
 from multigraft.planner.horizon import plan_horizon
 from multigraft.planner.plan import GlobalBatch, JobWork, Plan, PlanLimits, SampleRef
+from multigraft_trainer.adapters.optimizer import AdapterOptimizer, OptimizerOptions
+from multigraft_trainer.adapters.slot_pool import SlotPool
+from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.backends.attention import ATTENTION_NAME
+from multigraft_trainer.backends.packed import PackedMicrobatch
 from multigraft_trainer.backends.transformers_backend import TransformersBackend
 from multigraft_trainer.engine.pack_microbatch import SegmentSource, pack_microbatch
-from multigraft_trainer.optimizer import AdapterOptimizer, OptimizerOptions
-from multigraft_trainer.packed import PackedMicrobatch
-from multigraft_trainer.samples import TokenisedSample
-from multigraft_trainer.slot_pool import SlotPool
-from multigraft_trainer.slots import AdapterOptions
+from multigraft_trainer.intake.samples import TokenisedSample
 
 RANK, ALPHA, DROPOUT = 16, 32.0, 0.1
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

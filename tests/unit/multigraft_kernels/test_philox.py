@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from multigraft_kernels.philox import build_key, build_site, philox4x32
 
 # Lines "philox4x32 ROUNDS counter[4] key[2] want[4]" of Random123's kat_vectors: zeros, ones, digits of pi.

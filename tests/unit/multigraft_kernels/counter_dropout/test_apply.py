@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from builders.dropout_case import make_rows, make_table
 from multigraft_kernels.counter_dropout import DropoutRows, add_dropped, drop, drop_and_add
 from multigraft_kernels.counter_dropout.reference import build_multiplier

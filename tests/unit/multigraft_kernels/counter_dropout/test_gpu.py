@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
-import multigraft_kernels.counter_dropout as package
 import pytest
 import torch
+
+import multigraft_kernels.counter_dropout as package
 from builders.dropout_case import make_rows, make_table
 from multigraft_kernels.counter_dropout.cpu import add_dropped_rows, drop_rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from multigraft_kernels.counter_dropout.rows import build_scale, build_threshold
 
 

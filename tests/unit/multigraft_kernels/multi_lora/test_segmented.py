@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from builders.lora_case import Adapter, LoraCase, assert_close, run_reference, run_segmented
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+
+from builders.lora_case import Adapter, LoraCase, assert_close, run_reference, run_segmented
 from multigraft_kernels.multi_lora.segmented import multi_lora_linear
 from multigraft_kernels.multi_lora.segments import LoraGrads, LoraSegment
-from torch.utils.checkpoint import checkpoint
 
 # ||got - want|| / ||want|| against float64; fp32 products of up to 80 terms round to about 2e-7
 RELATIVE = {torch.float32: 2e-6, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
