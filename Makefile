@@ -41,7 +41,7 @@ bench-cpu: setup ## Four jobs together against alone and against plain PEFT, on 
 	@$(BIN)/python tests/benchmark/cpu/bench_quickstart.py
 
 bench-gpu: setup ## Throughput on one GPU against PEFT.
-	@$(BIN)/python tests/benchmark/gpu/bench_throughput.py
+	@$(BIN)/python tests/benchmark/gpu/bench_end_to_end.py
 
 bench-planner: setup ## Packing quality and planning time.
 	@$(BIN)/python tests/benchmark/planner/bench_planner.py
