@@ -288,8 +288,11 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations in our run")
     parser.add_argument("--profile", action="store_true", help="print the kernels of one microbatch and stop")
     parser.add_argument("--peft", type=int, default=len(PEFT_SETTINGS), help="how many of PEFT's settings to time")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu_end_to_end.json"))
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("needs a CUDA device")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     lengths = {
         name: [
             length_sets.draw_lengths(name, arguments.steps * GLOBAL_BATCH, 100 + adapter) for adapter in range(ADAPTERS)
