@@ -1,4 +1,4 @@
-"""Tell one base model from another: a fingerprint that a checkpoint remembers, so that it never resumes on other weights."""
+"""Tell one base model from another: a fingerprint that checkpoints remember, so that none resumes on other weights."""
 
 from __future__ import annotations
 

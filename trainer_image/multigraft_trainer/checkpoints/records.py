@@ -115,13 +115,6 @@ class CheckpointRef(Record):
         return f"checkpoint-{self.step}"
 
 
-class PlanRef(Record):
-    """Names the plan that runs after a boundary."""
-
-    file: Annotated[str, Field(pattern=r"^plan-[0-9]+\.json$")]
-    sha256: Sha256
-
-
 class Boundary(Record):
     """boundary-<number>.json: the whole pool between two plans."""
 
@@ -130,7 +123,6 @@ class Boundary(Record):
     number: Count
     running: dict[str, CheckpointRef]  # by job
     ended: dict[str, dict[str, Any]]  # result of each finished or failed job
-    next_plan: PlanRef | None
 
 
 def code_version() -> str:

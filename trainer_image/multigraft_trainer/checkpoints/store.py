@@ -2,8 +2,8 @@
 
 A save at a plan boundary: `save_job` for each resident job, then `save_boundary` once. A restore:
 `load_newest_boundary`, then `load_job` for each job with the reference that the boundary names. If every job comes back
-with exactly that reference and the plan is there, running the plan repeats the uninterrupted run bit for bit; a job
-whose part was damaged comes back with its own newest good checkpoint and the work is planned anew.
+with exactly that reference, running the same plans (`engine.plan_journal`) repeats the uninterrupted run bit for bit; a
+job whose part was damaged comes back with its own newest good checkpoint and the work is planned anew.
 """
 
 from __future__ import annotations
@@ -46,19 +46,12 @@ class CheckpointStore:
         """Load `prefer`, else the newest good checkpoint, else nothing. Raises as `JobCheckpoints.load`."""
         return self._jobs.load(job, spec=spec, prefer=prefer)
 
-    def save_boundary(
-        self,
-        *,
-        running: Mapping[str, CheckpointRef],
-        ended: Mapping[str, JsonObject],
-        next_plan: JsonObject | None,
-    ) -> int:
+    def save_boundary(self, *, running: Mapping[str, CheckpointRef], ended: Mapping[str, JsonObject]) -> int:
         """Write the boundary that names `running`, then remove what neither a kept boundary nor keepLast needs.
 
         Args:
             running: Checkpoint of each job that goes on, as `save_job` gave it.
             ended: Result of each finished or failed job; NaN in it comes back as None.
-            next_plan: `Plan.to_json` of the plan that runs next; None if there is none.
 
         Raises:
             RefusalError: OUTPUT_NOT_WRITABLE; everything that was good before is still good.
@@ -67,7 +60,7 @@ class CheckpointStore:
         for job, ref in running.items():
             if ref.job != job or not self._jobs.holds(ref):
                 raise ValueError(f"boundary: {job} has no checkpoint {ref.folder_name} {ref.manifest_sha256}")
-        number = self._boundaries.save(running=running, ended=ended, next_plan=next_plan)
+        number = self._boundaries.save(running=running, ended=ended)
         kept = self._boundaries.prune(keep_last=self._keep_last)
         pinned = {ref.manifest_sha256 for boundary in kept for ref in boundary.running.values()}
         for job in (*running, *ended):

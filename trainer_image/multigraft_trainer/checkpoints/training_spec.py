@@ -20,7 +20,7 @@ def build_training_spec(job: AdapterJob, *, base_model: str, dataset_fingerprint
 
     Args:
         base_model: What identifies the base's weights, such as a hash or name and revision.
-        dataset_fingerprint: Intake's fingerprint over content, tokenizer, template and options.
+        dataset_fingerprint: `TokenisedDataset.fingerprint`: of the token ids and masks that are trained.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True)
     training = {key: value for key, value in spec["training"].items() if key not in NOT_DECISIVE}

@@ -85,7 +85,7 @@ class PoolState:
             except RefusalError as error:
                 run.failure = error
         self._store.save_boundary(
-            running=running, ended={job: result.to_json() for job, result in self.ended.items()}, next_plan=None
+            running=running, ended={job: result.to_json() for job, result in self.ended.items()}
         )
         self._journal.start_generation()
         return time.monotonic() - started

@@ -37,9 +37,9 @@ SNAPSHOTS = build_snapshots(LAST_STEP)
 
 
 def save_boundary(store: CheckpointStore, step: int) -> None:
-    """Save all jobs at a step, then the boundary; the next plan is named for the step."""
+    """Save all jobs at a step, then the boundary."""
     running = {job: store.save_job(SNAPSHOTS[job, step]) for job in JOBS}
-    store.save_boundary(running=running, ended={"default/done": {"steps": step}}, next_plan={"after": step})
+    store.save_boundary(running=running, ended={"default/done": {"steps": step}})
 
 
 def read_step(store: CheckpointStore) -> int:
@@ -49,7 +49,6 @@ def read_step(store: CheckpointStore) -> int:
         return 0
     step: Any = restored.boundary.ended["default/done"]["steps"]
     assert restored.passed_over == ()
-    assert restored.next_plan == {"after": step}
     assert set(restored.boundary.running) == set(JOBS)
     for job, ref in restored.boundary.running.items():
         got = store.load_job(job, spec=SPEC, prefer=ref)

@@ -15,7 +15,7 @@ A, B = "default/a", "team/b.c"
 
 def save(store: CheckpointStore, step: int, *jobs: str, ended: dict[str, dict[str, object]] | None = None) -> int:
     running = {job: store.save_job(make_snapshot(job, step)) for job in jobs}
-    return store.save_boundary(running=running, ended=ended or {}, next_plan={"step": step})
+    return store.save_boundary(running=running, ended=ended or {})
 
 
 def list_pool(root: Path) -> list[str]:
@@ -33,11 +33,11 @@ def damage(path: Path) -> None:
 def test_a_first_start_has_no_boundary_and_makes_no_folder(tmp_path: Path) -> None:
     got = CheckpointStore(tmp_path / "root").load_newest_boundary()
 
-    assert (got.boundary, got.next_plan, got.passed_over) == (None, None, ())
+    assert (got.boundary, got.passed_over) == (None, ())
     assert not (tmp_path / "root").exists()
 
 
-def test_a_boundary_names_jobs_results_and_the_next_plan(tmp_path: Path) -> None:
+def test_a_boundary_names_jobs_and_results(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     number = save(store, 1, A, B, ended={"default/done": {"state": "Failed", "loss": None}})
 
@@ -47,7 +47,6 @@ def test_a_boundary_names_jobs_results_and_the_next_plan(tmp_path: Path) -> None
     assert got.boundary.number == number == 0
     assert {job: ref.step for job, ref in got.boundary.running.items()} == {A: 1, B: 1}
     assert got.boundary.ended == {"default/done": {"state": "Failed", "loss": None}}
-    assert got.next_plan == {"step": 1}
 
 
 def test_the_newest_boundary_is_the_highest_number_not_the_last_text(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_only_what_is_kept_or_named_stays(tmp_path: Path, keep_last: int) -> Non
         save(store, step, A, B)
 
     kept = range(5 - keep_last, 5)
-    assert list_pool(tmp_path) == sorted(f"{kind}-{n}.json" for kind in ("boundary", "plan") for n in kept)
+    assert list_pool(tmp_path) == sorted(f"boundary-{n}.json" for n in kept)
     for job in (A, B):
         assert list_job(store, job) == [f"checkpoint-{n + 1}" for n in kept]
 
@@ -155,23 +154,6 @@ def test_a_boundary_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path)
     assert path.exists()
 
 
-@pytest.mark.parametrize("how", ["missing", "changed"])
-def test_a_damaged_plan_is_named_and_the_rest_of_the_boundary_is_used(tmp_path: Path, how: str) -> None:
-    store = CheckpointStore(tmp_path)
-    save(store, 1, A)
-    path = tmp_path / "pool" / "plan-0.json"
-    if how == "missing":
-        path.unlink()
-    else:
-        path.write_text('{"step": 2}')
-
-    got = store.load_newest_boundary()
-
-    assert got.boundary is not None
-    assert got.next_plan is None
-    assert [item.name for item in got.passed_over] == ["plan-0.json"]
-
-
 def test_a_job_whose_part_is_damaged_falls_back_alone(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 1, A, B)
@@ -193,26 +175,19 @@ def test_a_boundary_may_not_name_a_checkpoint_that_is_not_there(tmp_path: Path) 
 
     for running in ({A: ref.model_copy(update={"step": 9, "manifest_sha256": "0" * 64})}, {B: ref}):
         with pytest.raises(ValueError, match="has no checkpoint"):
-            store.save_boundary(running=running, ended={}, next_plan=None)
+            store.save_boundary(running=running, ended={})
     assert not (tmp_path / "pool").exists()
 
 
 def test_J05_nan_in_a_result_is_null_in_the_file_and_never_zero(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    store.save_boundary(running={}, ended={A: {"losses": [float("nan"), 1.0, float("inf")]}}, next_plan=None)
+    store.save_boundary(running={}, ended={A: {"losses": [float("nan"), 1.0, float("inf")]}})
 
     got = store.load_newest_boundary().boundary
 
     assert got is not None
     assert got.ended == {A: {"losses": [None, 1.0, None]}}
     assert "NaN" not in (tmp_path / "pool" / "boundary-0.json").read_text()
-
-
-def test_a_plan_that_is_no_json_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="JSON compliant"):
-        CheckpointStore(tmp_path).save_boundary(running={}, ended={}, next_plan={"solverSeconds": float("nan")})
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_foreign_files_in_the_pool_folder_stay(tmp_path: Path) -> None:
