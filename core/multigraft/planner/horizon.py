@@ -84,7 +84,7 @@ class _Planner:
         units = build_units(self.work, self.limits)
         rounds = self._build_rounds("rounds", units, [unit.problem.greedy for unit in units])
         if solver is None or solver_timeout_seconds == 0:
-            use = SolverUse(len(units), sum(unit.is_proved for unit in units), detail="no solver was to be asked")
+            use = _count_use(units, [None] * len(units))
             return replace(self._choose([filled, rounds]), solver_use=use)
         solved, seconds = _solve(units, solver, solver_timeout_seconds)
         packings = [
@@ -129,19 +129,23 @@ def _solve(
 ) -> tuple[list[Solved[PackingReply] | None], float]:
     """Give, per unit, what the solver made of it, None where it was not asked, and the seconds it took."""
     asked = [index for index, unit in enumerate(units) if unit.is_solvable]
+    asked.sort(key=lambda index: units[index].is_fewest)  # first those where a microbatch may be saved
     batch = pool.solve([PackingTask(units[index].problem) for index in asked], budget_seconds=budget_seconds)
     results = dict(zip(asked, batch.solved, strict=True))
     return [results.get(index) for index in range(len(units))], batch.seconds
 
 
 def _count_use(units: Sequence[Unit], solved: Sequence[Solved[PackingReply] | None]) -> SolverUse:
-    asked = [one for one in solved if one is not None]
-    failed = [one for one in asked if one.failure is not None]
-    by_solver = sum(1 for one in asked if one.reply and one.reply.fewest_proved and one.reply.smallest_proved)
+    replies = [None if one is None else one.reply for one in solved]
+    failed = [one for one in solved if one is not None and one.failure is not None]
+    num_asked = sum(one is not None for one in solved)
+    by_solver = [(r.fewest_proved, r.fewest_proved and r.smallest_proved) if r else (False, False) for r in replies]
+    pairs = list(zip(units, by_solver, strict=True))
     return SolverUse(
         num_problems=len(units),
-        num_proved=sum(unit.is_proved for unit in units) + by_solver,
-        num_asked=len(asked),
+        num_fewest=sum(unit.is_fewest or fewest for unit, (fewest, _) in pairs),
+        num_proved=sum(unit.is_proved or both for unit, (_, both) in pairs),
+        num_asked=num_asked,
         failures=tuple(sorted(Counter(str(one.failure) for one in failed).items())),
-        detail=failed[0].detail if failed else "",
+        detail=failed[0].detail if failed else "" if num_asked else "no solver was to be asked",
     )

@@ -91,7 +91,8 @@ class SolverUse:
     """What became of a plan's packing problems; information only."""
 
     num_problems: int = 0
-    num_proved: int = 0  # packing proved best, by a bound or by the solver
+    num_fewest: int = 0  # packing proved to need the fewest microbatches, by a bound or by the solver
+    num_proved: int = 0  # of those, the smallest microbatch proved as small as can be
     num_asked: int = 0  # given to the solver
     failures: tuple[tuple[str, int], ...] = ()  # typed reason (`SolveFailure`) and count of those that kept greedy's
     detail: str = ""  # of the first failure, or why no solver was asked
@@ -189,7 +190,7 @@ class Plan:
             outcome=Outcome(data["outcome"]),
             lower_bound=data["lowerBound"],
             solver_seconds=data["solverSeconds"],
-            packer=data["packer"],
+            packer=data.get("packer", ""),
         )
         if plan.hash != data["hash"]:
             raise ValueError(f"plan hash: file says {data['hash']}, content gives {plan.hash}")

@@ -29,10 +29,14 @@ class Unit:
     problem: PackingProblem
 
     @property
+    def is_fewest(self) -> bool:
+        """Say whether greedy is known to need the fewest bins."""
+        return max(self.problem.greedy) + 1 <= self.problem.min_bins
+
+    @property
     def is_proved(self) -> bool:
         """Say whether greedy is known to be the best packing, smallest bin included."""
-        problem = self.problem
-        return max(problem.greedy) + 1 <= problem.min_bins and is_smallest_at_bound(problem, problem.greedy)
+        return self.is_fewest and is_smallest_at_bound(self.problem, self.problem.greedy)
 
     @property
     def is_solvable(self) -> bool:
