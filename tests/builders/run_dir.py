@@ -10,7 +10,7 @@ from typing import Any
 from builders.tiny_base import make_tiny_base
 from multigraft.manifests.load import load_manifests
 from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
-from multigraft_trainer.local_run.output_folder import open_output
+from multigraft_trainer.local_run.run_folder import open_run_folder
 from multigraft_trainer.report.progress import SilentProgress
 from multigraft_trainer.report.results import JobResult, RunResult
 
@@ -88,7 +88,7 @@ class RunDirectory:
         """Run everything; gives the whole result."""
         manifests = load_manifests([self.folder])
         assert not manifests.problems, manifests.problems
-        output = open_output(self.folder, out, resume=resume)
+        output = open_run_folder(self.folder, out, resume=resume)
         options = RunOptions(self.folder, resume=resume, step_limit=step_limit)
         return LocalRun(manifests.pools[0], manifests, output, options, SilentProgress()).run()
 

@@ -23,6 +23,7 @@ from multigraft_trainer.adapters.optimizer import OptimizerOptions
 from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.adapters.start_adapter import load_start_adapter
 from multigraft_trainer.admission.shared_base import SharedBase
+from multigraft_trainer.backends.targets import ResolvedTargets
 from multigraft_trainer.checkpoints.training_spec import build_training_spec
 from multigraft_trainer.engine.job_run import PreparedJob, count_total_steps
 from multigraft_trainer.intake.load import load_dataset
@@ -78,7 +79,7 @@ def prepare_job(job: AdapterJob, context: IntakeContext) -> Intake:
         raise RefusalError(refusals[0].reason, text)
     roots = context.build_roots(job.metadata.namespace)
     targets = context.base.backend.resolve_targets(job.spec.lora.target_modules)
-    options = build_adapter_options(job, targets.names)
+    options = build_adapter_options(job, targets)
     dataset = _load(job, _find_rows(job, roots, context), context)
     heldout = _load_heldout(job, roots, context)
     optimizer_options = OptimizerOptions.from_spec(
@@ -102,7 +103,7 @@ def prepare_job(job: AdapterJob, context: IntakeContext) -> Intake:
     return Intake(prepared, (*_note_targets(targets.count_by_part()), *notes))
 
 
-def build_adapter_options(job: AdapterJob, target_names: tuple[str, ...]) -> AdapterOptions:
+def build_adapter_options(job: AdapterJob, targets: ResolvedTargets) -> AdapterOptions:
     """Read the shape of a job's adapter."""
     lora = job.spec.lora
     return AdapterOptions(
@@ -111,7 +112,8 @@ def build_adapter_options(job: AdapterJob, target_names: tuple[str, ...]) -> Ada
         use_rslora=lora.use_rslora,
         dropout=float(parse_decimal(lora.lora_dropout)),
         seed=job.spec.training.seed,
-        target_names=target_names,
+        target_names=targets.names,
+        peft_targets=targets.peft_entries,
     )
 
 

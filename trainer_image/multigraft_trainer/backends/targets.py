@@ -30,6 +30,9 @@ class ResolvedTargets:
     """Which linear layers an adapter has."""
 
     names: tuple[str, ...]  # full module names, in the model's order
+    peft_entries: (
+        tuple[str, ...] | str
+    )  # what a PEFT config says to select the same: names or suffixes, or an expression
 
     def count_by_part(self) -> dict[str, int]:
         """Count targets per sub-tree: the name up to the first layer number, such as `model.layers`."""
@@ -50,7 +53,8 @@ def resolve_targets(entries: Sequence[str], modules: ModuleCatalogue) -> Resolve
     selected: set[str] = set()
     for entry in entries:
         selected |= _match_entry(entry, modules, alone=len(entries) == 1)
-    return ResolvedTargets(tuple(name for name in modules.linears if name in selected))
+    names = tuple(name for name in modules.linears if name in selected)
+    return ResolvedTargets(names, _build_peft_entries(entries, modules))
 
 
 def _match_entry(entry: str, modules: ModuleCatalogue, *, alone: bool) -> set[str]:
@@ -73,6 +77,15 @@ def _match_entry(entry: str, modules: ModuleCatalogue, *, alone: bool) -> set[st
             f"lora.targetModules: {entry!r} matches 0 modules; {_suggest(entry, modules)}",
         )
     return linear
+
+
+def _build_peft_entries(entries: Sequence[str], modules: ModuleCatalogue) -> tuple[str, ...] | str:
+    """Say it as the job did; `all-linear` as the last name parts of all linear layers, if nothing else bears them."""
+    if ALL_LINEAR not in entries:
+        return entries[0] if len(entries) == 1 and not _PLAIN_NAME.fullmatch(entries[0]) else tuple(entries)
+    leaves = {name.rpartition(".")[2] for name in modules.linears}
+    others = {name.rpartition(".")[2] for name in _all_names(modules) if name not in modules.linears}
+    return tuple(modules.linears) if leaves & others else tuple(sorted(leaves))
 
 
 def _match_all(modules: ModuleCatalogue) -> set[str]:

@@ -25,11 +25,12 @@ from multigraft_trainer.engine.job_end import build_row_account
 from multigraft_trainer.engine.metrics import TrainerMetrics
 from multigraft_trainer.engine.observer import EngineObserver, Observers, ProgressObserver
 from multigraft_trainer.engine.pool_state import PoolPaths, PoolState
-from multigraft_trainer.local_run.output_folder import OutputFolder
 from multigraft_trainer.local_run.recorder import PoolFacts, RunRecorder
+from multigraft_trainer.local_run.run_folder import RunFolder, hold_run_folder
 from multigraft_trainer.report.html_report import write_report
 from multigraft_trainer.report.progress import Progress
 from multigraft_trainer.report.results import JobResult, JobState, PoolResult, RunResult, save_result
+from multigraft_trainer.storage.roots import Location, check_distinct_outputs
 
 ERROR_LOG = "error.log"
 
@@ -50,7 +51,7 @@ class LocalRun:
 
     pool: BaseModelPool
     manifests: Manifests
-    output: OutputFolder
+    output: RunFolder
     options: RunOptions
     progress: Progress
     ended: dict[str, JobResult] = field(default_factory=dict)
@@ -61,7 +62,8 @@ class LocalRun:
         """Train, and write result.json, metrics.prom and the report whatever happened to single jobs."""
         started, started_at = time.monotonic(), datetime.now(UTC)
         try:
-            self._run_pool()
+            with hold_run_folder(self.output):
+                self._run_pool()
         finally:
             self.progress.close()
         result = RunResult(
@@ -128,6 +130,7 @@ class LocalRun:
             cache_dir=self.output.cache,
             config_maps=self.manifests.config_maps,
         )
+        outputs: dict[str, Location] = {}
         for job in self.manifests.jobs:
             if job.key in state.ended:
                 self.ended[job.key] = state.ended[job.key]
@@ -143,7 +146,10 @@ class LocalRun:
                 continue
             self.progress.on_phase(f"reading the rows of {job.key}")
             try:
-                yield prepare_job(job, context)
+                intake = prepare_job(job, context)
+                check_distinct_outputs({**outputs, job.key: intake.prepared.output.location})
+                outputs[job.key] = intake.prepared.output.location
+                yield intake
             except RefusalError as error:
                 self._fail(job, error)
 

@@ -92,11 +92,11 @@ def _run(
     set_reproducible_environment()
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
-    from multigraft_trainer.local_run.output_folder import open_output
+    from multigraft_trainer.local_run.run_folder import open_run_folder
     from multigraft_trainer.report.progress import open_progress
     from multigraft_trainer.report.result_table import render_result_table
 
-    output = open_output(directory, out, resume=resume)
+    output = open_run_folder(directory, out, resume=resume)
     console = Console()
     progress = open_progress(console, quiet=quiet)
     options = RunOptions(directory, resume=resume, step_limit=steps, metrics_port=port)

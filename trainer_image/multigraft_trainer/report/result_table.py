@@ -52,8 +52,9 @@ def format_reason(job: JobResult) -> str:
 def format_sums(result: RunResult) -> str:
     """Give what the shared run cost, in one line."""
     pool = result.pool
+    num_trained = sum(job.steps > 0 for job in result.jobs)
     parts = [
-        f"{len(result.jobs)} adapters on one {pool.base_model} ({format_bytes(pool.base_bytes)})",
+        f"{num_trained} adapters on one {pool.base_model} ({format_bytes(pool.base_bytes)})",
         f"{format_count(pool.num_tokens)} tokens at {format_count(pool.tokens_per_second)}/s",
         f"microbatches {format_share(pool.fill)} full",
         f"{result.seconds:.0f} s in all",

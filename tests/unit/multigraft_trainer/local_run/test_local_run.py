@@ -14,6 +14,8 @@ from builders.cases import case_file
 from builders.pickle_canary import PickleCanary
 from builders.run_dir import RunDirectory, make_rows
 from builders.tiny_base import make_tiny_base
+from multigraft.api.reasons import RefusalError
+from multigraft_trainer.local_run.run_folder import hold_run_folder, open_run_folder
 from multigraft_trainer.report.results import JobState, load_result
 
 
@@ -205,3 +207,36 @@ def test_rows_from_a_config_map(directory: RunDirectory, tmp_path: Path) -> None
     assert result.state is JobState.SUCCEEDED, result.message
     assert result.rows is not None
     assert result.rows.num_trained == 8
+
+
+def test_two_jobs_may_not_write_into_one_folder(directory: RunDirectory, tmp_path: Path) -> None:
+    first = directory.add_job("first", spec={"output": {"storageUri": "adapters/default/shared"}})
+    second = directory.add_job("second", spec={"output": {"storageUri": "adapters/default/shared"}})
+    results = directory.run(tmp_path / "out")
+    assert results[first].state is JobState.SUCCEEDED
+    assert results[second].reason == "InvalidSpec"
+    assert first in results[second].message
+
+
+def test_a_second_run_is_kept_out_of_the_folder(directory: RunDirectory, tmp_path: Path) -> None:
+    directory.add_job("one")
+    folder = open_run_folder(directory.folder, tmp_path / "out", resume=False)
+    with hold_run_folder(folder), pytest.raises(RefusalError, match="another run is writing there now"):
+        directory.run(tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    "targets, want",
+    [
+        (["q_proj", "v_proj"], {"q_proj", "v_proj"}),
+        (["all-linear"], {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        ([r".*\.0\..*_proj"], r".*\.0\..*_proj"),
+    ],
+    ids=["suffixes", "all-linear as PEFT writes it", "an expression"],
+)
+def test_the_exported_config_names_targets_as_peft_does(
+    directory: RunDirectory, tmp_path: Path, targets: list[str], want: set[str] | str
+) -> None:
+    job = directory.add_job("one", maxSteps=2, lora={"targetModules": targets})
+    result = directory.run(tmp_path / "out")[job]
+    assert PeftConfig.from_pretrained(result.adapter_path).target_modules == want

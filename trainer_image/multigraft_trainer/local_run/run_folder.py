@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +25,7 @@ DEFAULT_PARENT = "runs"
 
 
 @dataclass(frozen=True)
-class OutputFolder:
+class RunFolder:
     """The folder of one run."""
 
     path: Path
@@ -44,7 +47,22 @@ class OutputFolder:
         return self.path / "metrics.prom"
 
 
-def open_output(directory: Path, out: Path | None, *, resume: bool) -> OutputFolder:
+@contextmanager
+def hold_run_folder(folder: RunFolder) -> Iterator[None]:
+    """Keep other runs out of the folder; the lock ends with the process, however it ends.
+
+    Raises:
+        RefusalError: INVALID_SPEC, if another run is at work there.
+    """
+    with (folder.path / MARKER).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RefusalError(Reason.INVALID_SPEC, f"--out {folder.path}: another run is writing there now") from None
+        yield
+
+
+def open_run_folder(directory: Path, out: Path | None, *, resume: bool) -> RunFolder:
     """Make the folder of a new run, or find the one to resume.
 
     Args:
@@ -56,7 +74,7 @@ def open_output(directory: Path, out: Path | None, *, resume: bool) -> OutputFol
             OUTPUT_NOT_WRITABLE.
     """
     if resume:
-        return OutputFolder(_find_run(directory, out))
+        return RunFolder(_find_run(directory, out))
     path = out or Path(DEFAULT_PARENT) / f"{directory.resolve().name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if path.is_dir() and any(path.iterdir()):
         hint = (
@@ -67,7 +85,7 @@ def open_output(directory: Path, out: Path | None, *, resume: bool) -> OutputFol
         path.mkdir(parents=True, exist_ok=True)
         marker = {"format": FORMAT, "directory": str(directory.resolve())}
         (path / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
-    return OutputFolder(path)
+    return RunFolder(path)
 
 
 def _find_run(directory: Path, out: Path | None) -> Path:
