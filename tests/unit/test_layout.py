@@ -98,7 +98,8 @@ sys.meta_path = [OnlyThisExtra if finder is PathFinder else finder for finder in
 for name in call["modules"]:
     module = importlib.import_module(name)
     for found in pkgutil.walk_packages(getattr(module, "__path__", []), name + "."):
-        importlib.import_module(found.name)
+        if not found.name.endswith(".__main__"):  # a script: importing it is running it
+            importlib.import_module(found.name)
 sys.argv = call["argv"]
 from multigraft.cli import main
 main()
