@@ -208,3 +208,19 @@ def test_four_mixed_adapters_end_as_with_plain_peft(base: Path, linears: list[st
         want, losses = train_with_peft(base, job, initial[job.key])
         assert pool.losses(job.key) == pytest.approx(losses, rel=1e-5)
         assert measure_difference(pool.weights(job.key), want) < TOLERANCE
+
+
+def test_C06_the_shown_loss_does_not_depend_on_how_a_step_is_cut(
+    base: Path, linears: list[str], tmp_path: Path
+) -> None:
+    """Nats per supervised token of the global batch, whether it takes 1, 2, 4 or 8 microbatches."""
+    dataset = make_samples(5, 8, min_tokens=30, max_tokens=30)
+    seen = []
+    for samples_per_microbatch in (8, 4, 2, 1):
+        folder = tmp_path / str(samples_per_microbatch)
+        folder.mkdir()
+        job = prepare(make_job("cut", globalBatchSize=8, maxSteps=3), dataset, tuple(linears), folder)
+        pool = run_pool(base, folder, [job], token_capacity=30 * samples_per_microbatch)
+        seen.append(pool.losses(job.key))
+    for losses in seen[1:]:
+        assert losses == pytest.approx(seen[0], rel=1e-5)

@@ -136,3 +136,27 @@ def test_another_spec_is_refused_on_resume_and_says_what_differs(
     pool = run_pool(base, tmp_path, [changed], resume=True)
     assert pool.results[job.key].reason == "InvalidCheckpoint"
     assert "warmupSteps" in pool.results[job.key].message
+
+
+def test_D04_a_resumed_adapter_is_the_saved_one_not_a_fresh_one(base: Path, linears: list[str], tmp_path: Path) -> None:
+    job = make_resume_jobs(linears, tmp_path)[1]
+    run_pool(base, tmp_path, [job], step_limit=6)
+    seen: dict[str, float] = {}
+
+    def look(pool: PoolRun) -> None:
+        run = pool.backend.forward_backward
+
+        def forward_backward(microbatch: object) -> list[float]:
+            adapter = pool.slots.adapter(pool.slots.occupied[0])
+            largest = max(float(t.abs().max()) for key, t in adapter.named_weights().items() if "lora_B" in key)
+            seen.setdefault("lora_B", largest)
+            return run(microbatch)  # type: ignore[arg-type]
+
+        pool.backend.forward_backward = forward_backward  # type: ignore[method-assign]
+
+    pool = run_pool(base, tmp_path, [job], resume=True, at_horizon={0: look})
+    losses = [record.loss for record in pool.results[job.key].history]
+    assert seen["lora_B"] > 0
+    assert losses[6] is not None
+    assert losses[0] is not None
+    assert losses[6] < losses[0]

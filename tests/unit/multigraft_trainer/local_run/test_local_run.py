@@ -15,6 +15,7 @@ from builders.pickle_canary import PickleCanary
 from builders.run_dir import RunDirectory, make_rows
 from builders.tiny_base import make_tiny_base
 from multigraft.api.reasons import RefusalError
+from multigraft.manifests.load import load_manifests
 from multigraft_trainer.local_run.run_folder import hold_run_folder, open_run_folder
 from multigraft_trainer.report.results import JobState, load_result
 
@@ -240,3 +241,25 @@ def test_the_exported_config_names_targets_as_peft_does(
     job = directory.add_job("one", maxSteps=2, lora={"targetModules": targets})
     result = directory.run(tmp_path / "out")[job]
     assert PeftConfig.from_pretrained(result.adapter_path).target_modules == want
+
+
+def test_J06_numbers_written_as_text_are_numbers_before_the_first_step(directory: RunDirectory, tmp_path: Path) -> None:
+    job = directory.add_job(
+        "text",
+        learningRate="1E-3",
+        weightDecay="0.01",
+        adamBeta1="0.8",
+        adamEpsilon="1e-7",
+        lrSchedulerType="Cosine",
+        warmupSteps=2,
+        lora={"loraAlpha": "8.0", "loraDropout": "0.1"},
+    )
+    result = directory.run(tmp_path / "out")[job]
+    assert result.state is JobState.SUCCEEDED, result.message
+    assert [record.learning_rate for record in result.history[:3]] == pytest.approx([0.0, 5e-4, 1e-3])
+
+
+def test_E10_an_option_that_cannot_be_honoured_is_refused_not_switched_off(directory: RunDirectory) -> None:
+    directory.add_job("one", distributedOptimizer=True)
+    problems = load_manifests([directory.folder]).problems
+    assert [problem.field for problem in problems] == ["spec.training.distributedOptimizer"]
