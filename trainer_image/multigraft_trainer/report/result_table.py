@@ -31,9 +31,12 @@ def render_result_table(result: RunResult) -> RenderableType:
             format_count(job.num_tokens),
             format_heldout(job),
         )
-    reasons = [Text(format_reason(job)) for job in result.jobs if job.reason or job.message]
-    adapters = [Text(printable(f"adapter: {job.adapter_path}")) for job in result.jobs if job.adapter_path]
-    return Group(table, Text(), *reasons, *adapters, Text(), Text(format_sums(result)))
+    lines = [format_reason(job) for job in result.jobs if job.reason or job.message]
+    lines += [f"adapter: {job.adapter_path}" for job in result.jobs if job.adapter_path]
+    if any(job.state is JobState.STOPPED for job in result.jobs):
+        lines.append("stopped jobs go on from their checkpoints with --resume")
+    texts = [Text(printable(line)) for line in ["", *lines, "", format_sums(result)]]
+    return Group(table, *(texts if lines else texts[1:]))
 
 
 def format_heldout(job: JobResult) -> str:

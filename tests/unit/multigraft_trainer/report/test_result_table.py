@@ -28,6 +28,12 @@ def test_a_failed_job_says_why_below_the_table():
     assert "default/alpha: Failed: NonFinite: 3 steps in a row" in show(make_result(job)).splitlines()
 
 
+def test_stopped_jobs_are_told_how_to_go_on():
+    text = show(make_result(make_job(state=JobState.STOPPED, adapter_path=None)))
+    assert "stopped jobs go on from their checkpoints with --resume" in text.splitlines()
+    assert "--resume" not in show(make_result())
+
+
 def test_a_job_without_heldout_rows_or_dataset_shows_dashes():
     job = make_job(heldout_loss_before=None, heldout_loss_after=None, total_steps=None, steps=0, adapter_path=None)
     row = next(line for line in show(make_result(job)).splitlines() if line.startswith("default/alpha"))
