@@ -34,7 +34,12 @@ class Assignment(Status):
 
     pool: ShortText = Field(description="Name of the BaseModelPool.")
     pod: ShortText = Field(description="Name of the trainer pod.")
-    slot: int = Field(ge=0, le=255, description="Slot number on that pod.")
+    pod_uid: ShortText | None = Field(
+        default=None, description="metadata.uid of that pod; a pod of the same name with another uid is a new one."
+    )
+    slot: int | None = Field(
+        default=None, ge=0, le=255, description="Slot number on that pod, once the trainer has told it."
+    )
     accelerator: ShortText | None = Field(default=None, description="Device kind of the pod.")
     epoch: int = Field(ge=0, description="Lease epoch of the operator that assigned it; trainers refuse lower ones.")
     admitted_time: Timestamp = Field(description="When the slot was assigned.")
