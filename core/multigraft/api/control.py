@@ -12,11 +12,13 @@ over, so a trainer may be newer than its operator.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Base64Bytes, ConfigDict, Field, model_validator
+from pydantic import Base64Encoder, ConfigDict, EncodedBytes, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -36,9 +38,10 @@ STATE_PATH = "/v1/state"
 
 MAX_JOBS = 1024
 MAX_INLINE_BYTES = 1 << 20  # what a ConfigMap can hold
+_MAX_BASE64 = 4 * -(-MAX_INLINE_BYTES // 3)
 
 Namespace = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=63)]
-Uid = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]+$", min_length=1, max_length=64)]
+Uid = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z-]*$", min_length=1, max_length=64)]
 Epoch = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
@@ -55,13 +58,25 @@ class ObjectId(Spec):
         return f"{self.namespace}/{self.name}"
 
 
+class StrictBase64(Base64Encoder):
+    """Base64 as RFC 4648 has it: a foreign character is an error, not passed over."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> bytes:
+        """Decode; raises PydanticCustomError."""
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise PydanticCustomError("base64", "want base64") from error
+
+
 class InlineRows(Spec):
     """The rows of a `configMapRef`: the operator reads the ConfigMap, a trainer has no rights on the API server."""
 
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = Field(
         description="Key of the ConfigMap that the rows come from; its suffix says how they are read."
     )
-    content: Annotated[Base64Bytes, Field(max_length=MAX_INLINE_BYTES)] = Field(
+    content: Annotated[bytes, Field(max_length=_MAX_BASE64), EncodedBytes(encoder=StrictBase64)] = Field(
         description="Bytes of the file, base64 in JSON; at most 1 MiB before base64."
     )
 
