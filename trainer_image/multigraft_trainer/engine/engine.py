@@ -202,7 +202,10 @@ class Engine:
         plan = self._state.load_plan(work, self._options.limits)
         if plan is None:
             plan = self._ahead.take(work)
-            self._state.save_plan(work, plan)
+            try:
+                self._state.save_plan(work, plan)
+            except OSError as error:  # training need not stop for it: a resume would plan anew, equal to rounding
+                self._observer.on_phase(f"the plan could not be written down: {error}")
         return plan
 
     def _run_plan(self, plan: Plan) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from multigraft.planner.plan import JobWork, Plan, PlanLimits
 from multigraft.planner.verify import verify_plan
+from multigraft_trainer.storage.durable_files import refuse_if_not_writable
 
 
 class PlanJournal:
@@ -23,7 +24,8 @@ class PlanJournal:
     def __init__(self, folder: Path, *, keep_generations: int) -> None:
         self._folder = folder
         self._keep = keep_generations
-        folder.mkdir(parents=True, exist_ok=True)
+        with refuse_if_not_writable(f"plan journal {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
         self._generations: list[set[Path]] = [set(folder.glob("plan-*.json")), set()]
 
     def load(self, work: Sequence[JobWork], limits: PlanLimits) -> Plan | None:
@@ -51,7 +53,7 @@ class PlanJournal:
         self._generations.append(set())
         while len(self._generations) > self._keep + 1:
             for path in self._generations.pop(0) - set().union(*self._generations):
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
                     path.unlink()
 
     def _path(self, work: Sequence[JobWork], limits: PlanLimits) -> Path:
