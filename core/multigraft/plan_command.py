@@ -12,11 +12,12 @@ import click
 from rich.console import Console
 
 from multigraft.api.adapter_job import AdapterJob
+from multigraft.api.admission import select_pools
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.dry_run.cost_file import load_cost_model
 from multigraft.dry_run.dry_run import DryRun, DryRunOptions, run_dry
-from multigraft.dry_run.job_lengths import count_lengths, load_lengths
+from multigraft.dry_run.job_lengths import Lengths, count_lengths, load_lengths
 from multigraft.dry_run.pipeline_picture import draw_pipeline
 from multigraft.dry_run.render import build_json, render_tables
 from multigraft.manifests.collection import Manifests
@@ -85,9 +86,11 @@ def plan(
             solver_timeout_seconds=solver_timeout,
             max_horizons=max_horizons,
         )
-        jobs = [job for job in manifests.jobs if not job.spec.suspend]
-        counted = load_lengths(lengths, jobs) if lengths else count_lengths(pool, manifests, directory)
-        jobs = [job for job in jobs if job.key in counted]
+        jobs = _choose_jobs(manifests, pool)
+        if lengths:
+            counted: Lengths = load_lengths(lengths, jobs)
+        else:
+            counted = count_lengths(pool, jobs, manifests.config_maps, directory)
         runs = _run_all(jobs, counted, limits, options, stages)
         if picture is not None:
             draw_pipeline(runs[stages], picture)
@@ -112,9 +115,14 @@ def _load(directory: Path, name: str | None) -> tuple[Manifests, BaseModelPool]:
         found = ", ".join(pool.metadata.name for pool in manifests.pools) or "none"
         wanted = f"a BaseModelPool {name}" if name else "one BaseModelPool (choose with --pool)"
         raise RefusalError(Reason.POOL_NOT_FOUND, f"want {wanted}, found {found}")
-    if not manifests.jobs:
-        raise RefusalError(Reason.INVALID_SPEC, "no AdapterJob among the manifests")
     return manifests, pools[0]
+
+
+def _choose_jobs(manifests: Manifests, pool: BaseModelPool) -> list[AdapterJob]:
+    jobs = [job for job in manifests.jobs if select_pools(job, [pool]) and not job.spec.suspend]
+    if not jobs:
+        raise RefusalError(Reason.INVALID_SPEC, f"no AdapterJob for the pool {pool.key} that is not suspended")
+    return jobs
 
 
 def _run_all(

@@ -15,13 +15,14 @@ from pathlib import Path
 from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
-from multigraft.manifests.collection import Manifests
+from multigraft.manifests.config_map import ConfigMap
 
 LENGTHS_GROUP = "multigraft.lengths"
 """Entry points of this group are `CountLengths` functions."""
 
 Lengths = Mapping[str, Sequence[int]]
-CountLengths = Callable[[BaseModelPool, Manifests, Path], Lengths]
+CountLengths = Callable[[BaseModelPool, Sequence[AdapterJob], Mapping[str, ConfigMap], Path], Lengths]
+"""Pool, its jobs, ConfigMaps by `namespace/name`, and the folder that relative paths start from."""
 
 
 def load_lengths(path: Path, jobs: Sequence[AdapterJob]) -> dict[str, list[int]]:
@@ -52,8 +53,10 @@ def _read_list(path: Path, job: AdapterJob, data: Mapping[str, object]) -> list[
     return lengths
 
 
-def count_lengths(pool: BaseModelPool, manifests: Manifests, directory: Path) -> Lengths:
-    """Count the lengths of all jobs' samples with the base model's tokenizer, by job key.
+def count_lengths(
+    pool: BaseModelPool, jobs: Sequence[AdapterJob], config_maps: Mapping[str, ConfigMap], directory: Path
+) -> Lengths:
+    """Count the lengths of the jobs' samples with the base model's tokenizer, by job key.
 
     Raises:
         RefusalError: If a dataset or the base cannot be read, or no package that can count is installed.
@@ -66,4 +69,4 @@ def count_lengths(pool: BaseModelPool, manifests: Manifests, directory: Path) ->
     except ModuleNotFoundError as error:
         text = f"counting tokens needs {error.name}: install multigraft[trainer], or give --lengths FILE"
         raise RefusalError(Reason.NOT_SUPPORTED, text) from error
-    return count(pool, manifests, directory)
+    return count(pool, jobs, config_maps, directory)

@@ -160,3 +160,34 @@ def test_suspended_jobs_are_not_planned(folder: Path) -> None:
     (folder / "all.yaml").write_text(text)
     result = plan(str(folder), "--lengths", str(folder / "lengths.json"), "--json")
     assert {job["job"] for job in json.loads(result.output)["stages"][0]["jobs"]} == {"default/short", "default/long"}
+
+
+def test_jobs_of_other_pools_are_left_out(folder: Path) -> None:
+    text = (folder / "all.yaml").read_text()
+    other = POOL.replace("name: tiny", "name: other") + JOB.replace("NAME", "far").replace(
+        "{name: tiny}", "{name: other}"
+    )
+    (folder / "all.yaml").write_text(text + "---" + other)
+    lengths = {"short": [1], "long": [1], "third": [1], "far": [1]}
+    (folder / "lengths.json").write_text(json.dumps(lengths))
+    result = plan(str(folder), "--pool", "other", "--lengths", str(folder / "lengths.json"), "--json")
+    assert result.exit_code == 0, result.output
+    assert {job["job"] for job in json.loads(result.output)["stages"][0]["jobs"]} == {"default/far"}
+
+
+def test_rows_of_a_config_map_are_counted_too(folder: Path) -> None:
+    make_tiny_base(folder / "base")
+    job = JOB.replace("NAME", "mapped").replace("storageUri: mapped.jsonl", "configMapRef: {name: rows, key: a.jsonl}")
+    rows = "".join(f'    {{"text": "word {i}"}}\n' for i in range(5))
+    config_map = "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: rows}\ndata:\n  a.jsonl: |\n" + rows
+    (folder / "all.yaml").write_text(POOL + job + config_map)
+    result = plan(str(folder), "--json", "--stages", "1")
+    assert result.exit_code == 0, result.output
+    assert [one["numSamples"] for one in json.loads(result.output)["stages"][0]["jobs"]] == [5]
+
+
+def test_a_pool_without_jobs_is_said(folder: Path) -> None:
+    (folder / "all.yaml").write_text(POOL)
+    result = plan(str(folder), "--lengths", str(folder / "lengths.json"))
+    assert result.exit_code == 2
+    assert "no AdapterJob for the pool default/tiny" in result.output

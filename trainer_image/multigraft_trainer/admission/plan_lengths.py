@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
-from multigraft.manifests.collection import Manifests
+from multigraft.manifests.config_map import ConfigMap
 from multigraft_trainer.intake.load import load_dataset
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.tokenizer import load_tokenizer
@@ -19,8 +20,16 @@ from multigraft_trainer.storage.fetch import fetch_file
 from multigraft_trainer.storage.roots import StorageRoots
 
 
-def count_lengths(pool: BaseModelPool, manifests: Manifests, directory: Path) -> dict[str, list[int]]:
-    """Count the tokens of every sample of every job that is not suspended, by job key.
+def count_lengths(
+    pool: BaseModelPool, jobs: Sequence[AdapterJob], config_maps: Mapping[str, ConfigMap], directory: Path
+) -> dict[str, list[int]]:
+    """Count the tokens of every sample of the jobs, by job key.
+
+    Args:
+        pool: The pool whose base model's tokenizer counts.
+        jobs: Jobs of the pool.
+        config_maps: ConfigMaps by `namespace/name`.
+        directory: Folder that relative paths start from.
 
     Raises:
         RefusalError: If the base or a dataset cannot be read; the message names the job.
@@ -37,12 +46,10 @@ def count_lengths(pool: BaseModelPool, manifests: Manifests, directory: Path) ->
         tokenizer = load_tokenizer(folder)
         embedding_rows = _read_vocab_size(folder)
         lengths = {}
-        for job in manifests.jobs:
-            if job.spec.suspend:
-                continue
+        for job in jobs:
             try:
                 dataset = load_dataset(
-                    _find_rows(job, pool, manifests, directory, cache_dir),
+                    _find_rows(job, pool, config_maps, directory, cache_dir),
                     options=IntakeOptions.from_spec(job.spec.dataset, job.spec.training),
                     tokenizer=tokenizer,
                     embedding_rows=embedding_rows,
@@ -61,7 +68,9 @@ def _read_vocab_size(folder: Path) -> int:
     return size
 
 
-def _find_rows(job: AdapterJob, pool: BaseModelPool, manifests: Manifests, directory: Path, cache_dir: Path) -> Path:
+def _find_rows(
+    job: AdapterJob, pool: BaseModelPool, config_maps: Mapping[str, ConfigMap], directory: Path, cache_dir: Path
+) -> Path:
     dataset = job.spec.dataset
     if dataset.storage_uri is not None:
         roots = StorageRoots.build(
@@ -73,7 +82,7 @@ def _find_rows(job: AdapterJob, pool: BaseModelPool, manifests: Manifests, direc
         return fetch_file(dataset.storage_uri, roots, field="spec.dataset.storageUri", cache_dir=cache_dir)
     assert dataset.config_map_ref is not None, "the kind's rule: exactly one source"  # noqa: S101
     name, key = dataset.config_map_ref.name, dataset.config_map_ref.key
-    config_map = manifests.config_maps.get(f"{job.metadata.namespace}/{name}")
+    config_map = config_maps.get(f"{job.metadata.namespace}/{name}")
     if config_map is None or key not in config_map.files:
         text = f"spec.dataset.configMapRef: no key {key!r} in a ConfigMap {job.metadata.namespace}/{name}"
         raise RefusalError(Reason.DATASET_NOT_FOUND, text)
