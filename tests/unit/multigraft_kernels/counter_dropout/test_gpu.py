@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
+import os
 
 import pytest
 import torch
 
-import multigraft_kernels.counter_dropout as package
 from builders.dropout_case import make_rows, make_table
+from multigraft_kernels.counter_dropout import gpu
 from multigraft_kernels.counter_dropout.cpu import add_dropped_rows, drop_rows
 
 ADAPTERS = [0] * 10 + [1] * 5 + [-1] * 2 + [0] * 4
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Load a private copy of the module whose kernels are interpreted."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    spec = importlib.util.spec_from_file_location("interpreted_dropout", f"{package.__path__[0]}/gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="the kernel is compiled here; tests/gpu runs it"
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("num_features", [1, 80, 1030])
-def test_equals_the_cpu_form_bit_by_bit(gpu: ModuleType, dtype: torch.dtype, num_features: int) -> None:
+def test_equals_the_cpu_form_bit_by_bit(dtype: torch.dtype, num_features: int) -> None:
     rows, table = make_rows(ADAPTERS, draw=-7), make_table([0.3, 0.0])
     x = torch.randn(len(ADAPTERS), num_features).to(dtype)
     got, want = torch.full((2, *x.shape), 7.0, dtype=dtype)
@@ -41,6 +33,6 @@ def test_equals_the_cpu_form_bit_by_bit(gpu: ModuleType, dtype: torch.dtype, num
     assert torch.equal(got, want)
 
 
-def test_F06_no_launch_for_zero_tokens(gpu: ModuleType) -> None:
+def test_F06_no_launch_for_zero_tokens() -> None:
     empty = torch.empty(0, 16)
     gpu.launch(empty, make_rows([]), make_table([0.5]), empty, add=False)
