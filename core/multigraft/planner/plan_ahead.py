@@ -71,9 +71,11 @@ class PlanAhead:
         Raises:
             ValueError: If the work cannot be planned.
         """
-        wanted = _build_request(work, earliest_slots)
-        if self._future is not None and self._future.done() and self._request == wanted:
-            return self._future.result()
+        future = self._future
+        if future is not None and future.done() and self._request == _build_request(work, earliest_slots):
+            made = None if future.exception() else future.result()
+            if made is not None:  # else, whatever went wrong beside us, training goes on with greedy
+                return made
         return plan_horizon(
             work, self._limits, solver_timeout_seconds=0, earliest_slots=earliest_slots, cost=self._cost
         )

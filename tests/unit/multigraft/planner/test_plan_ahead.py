@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -77,4 +78,22 @@ def test_work_that_cannot_be_planned_is_refused_when_it_is_taken() -> None:
     ahead.start(work)
     with pytest.raises(ValueError, match="a microbatch takes 10"):
         ahead.take(work)
+    ahead.close()
+
+
+class BrokenPool(SolverPool):
+    """A pool whose event loop fails in a way that nobody thought of."""
+
+    def solve(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("no such thing")
+
+
+def test_a_fault_of_the_solver_pool_itself_leaves_the_greedy_plan() -> None:
+    work = make_random_work(2, num_jobs=2, num_steps=2, mu=7.0)
+    pool = BrokenPool(num_workers=1)
+    ahead = PlanAhead(LIMITS, solver_timeout_seconds=5, solver=pool)
+    wait_for(ahead, work)
+    wait_for(ahead, work)
+    plan = ahead.take(work)
+    assert verify_plan(plan, work) == []
     ahead.close()
