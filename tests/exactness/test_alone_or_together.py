@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,18 @@ def alone(
     return train_alone(base, tmp_path_factory.mktemp("alone"), linears, dropout=True)
 
 
+def kill_children(name: str) -> None:
+    """Kill the child processes of this one whose command line holds `name`."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            is_meant = parent == os.getpid() and name.encode() in (entry / "cmdline").read_bytes()
+        except OSError:  # it ended meanwhile
+            continue
+        if is_meant:
+            os.kill(int(entry.name), signal.SIGKILL)
+
+
 VARIANTS = {
     "one horizon after another": {},
     "whole tiles of 16": {"tile_tokens": 16, "token_capacity": 192},
@@ -174,6 +188,23 @@ def test_a_neighbour_that_joins_fails_and_is_replaced_changes_nothing(
     assert pool.results[doomed.key].reason == "NonFinite"
     assert pool.results[doomed.key].steps == 2  # joined at 7, failed at 9
     assert pool.results[replacement.key].state is JobState.SUCCEEDED
+    for key, want in alone.items():
+        assert measure_difference(pool.weights(key), want) < TOLERANCE
+
+
+def test_a_solver_killed_in_the_middle_of_the_run_changes_nothing(
+    base: Path, linears: list[str], alone: dict[str, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    pool = run_pool(
+        base,
+        tmp_path,
+        make_jobs(linears, tmp_path / "out", dropout=True),
+        solver_timeout_seconds=5,
+        tile_tokens=16,
+        token_capacity=96,
+        horizon_global_batches=2,
+        at_horizon=dict.fromkeys((1, 3, 5), lambda _: kill_children("solver_worker")),
+    )
     for key, want in alone.items():
         assert measure_difference(pool.weights(key), want) < TOLERANCE
 
