@@ -48,9 +48,16 @@ class JobCollector(Collector):
         self.jobs: dict[str, _JobSeries] = {}
         self.lock = threading.Lock()
 
+    def end(self, job: str) -> None:
+        """Take the series of a job away, or mark them; the lock is held."""
+        if not self._include_finished:
+            self.jobs.pop(job, None)
+        elif job in self.jobs:
+            self.jobs[job].finished = True
+
     def collect(self) -> Iterator[Metric]:
         with self.lock:
-            jobs = {k: s for k, s in sorted(self.jobs.items()) if self._include_finished or not s.finished}
+            jobs = dict(sorted(self.jobs.items()))
         labels = ["namespace", "job", "pool"]
         counters = {
             "steps": ("Optimizer steps, skipped ones included.", "steps"),
@@ -121,6 +128,10 @@ class TrainerMetrics(EngineObserver):
         age = gauge("checkpoint_age_seconds", "Time since the last checkpoint; 0 before the first.").labels(pool)
         age.set_function(lambda: 0.0 if self._last_checkpoint is None else time.time() - self._last_checkpoint)
 
+    def on_base(self, num_bytes: int) -> None:
+        """Hear of the base model's size, if it was not known before."""
+        self._base_bytes = num_bytes
+
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int) -> None:  # noqa: ARG002 (not a label: unbounded)
         with self._jobs.lock:
             self._jobs.jobs[job] = _JobSeries(total_steps=total_steps, steps=steps)
@@ -155,8 +166,7 @@ class TrainerMetrics(EngineObserver):
 
     def on_end(self, job: str, state: JobState, message: str) -> None:  # noqa: ARG002
         with self._jobs.lock:
-            if job in self._jobs.jobs:
-                self._jobs.jobs[job].finished = True
+            self._jobs.end(job)
         self._update_slots()
 
     def write_file(self, path: Path) -> None:

@@ -84,9 +84,7 @@ class PoolState:
                 running[run.prepared.identity] = self._save_job(run, slots)
             except RefusalError as error:
                 run.failure = error
-        self._store.save_boundary(
-            running=running, ended={job: result.to_json() for job, result in self.ended.items()}
-        )
+        self._store.save_boundary(running=running, ended={job: result.to_json() for job, result in self.ended.items()})
         self._journal.start_generation()
         return time.monotonic() - started
 
