@@ -1,0 +1,30 @@
+# The operator: watches the API server, holds no model and no torch.
+#   docker build -t multigraft/operator .
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+FROM ${BASE_IMAGE} AS build
+# More options of pip, such as --index-url of a mirror.
+ARG PIP_OPTIONS=""
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE requirements.lock ./
+COPY core core
+COPY operator operator
+COPY trainer_image/multigraft_trainer trainer_image/multigraft_trainer
+COPY kernels kernels
+# Exact versions of the lock; pip cannot check hashes beside a wheel that it builds itself.
+RUN sed -n 's/^\([A-Za-z0-9][^ ;]*==[^ ;\\]*\)\( ;.*[^\\ ]\)\{0,1\} *\\*$/\1\2/p' requirements.lock > constraints.txt \
+ && python -m venv /opt/multigraft \
+ && /opt/multigraft/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_OPTIONS} \
+      --constraint constraints.txt ".[operator]"
+
+FROM ${BASE_IMAGE}
+COPY --from=build /opt/multigraft /opt/multigraft
+# Read-only root: whatever is written goes to /tmp, an emptyDir. PYTHONSAFEPATH: `operator` is also a module of Python.
+ENV PATH=/opt/multigraft/bin:$PATH \
+    HOME=/tmp \
+    PYTHONSAFEPATH=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 65532:65532
+WORKDIR /
+ENTRYPOINT ["python", "-m", "multigraft_operator"]
