@@ -20,7 +20,7 @@ from multigraft.api.control import ControlError, TrainerState
 TOLERANCE = 1e-5  # relative, over all tensors of an adapter: fp32 rounding of differently cut matrix products
 
 JOBS: dict[str, dict[str, Any]] = {
-    "first": {"lora": {"loraDropout": "0.1"}, "seed": 1, "maxSteps": 60},
+    "first": {"lora": {"loraDropout": "0.1"}, "seed": 1, "maxSteps": 30},
     "second": {"rows": make_rows(9, seed=3), "lora": {"r": 8}, "globalBatchSize": 3, "seed": 2, "maxSteps": 26},
     "third": {"rows": make_rows(5, seed=5), "lora": {"r": 2}, "globalBatchSize": 2, "seed": 7, "maxSteps": 20},
 }
