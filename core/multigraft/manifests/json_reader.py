@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from multigraft.manifests.document import Fault
+from multigraft.manifests.scalars import MAX_INTEGER_DIGITS
 
 _MAX_SAFE_INTEGER = 2**53 - 1
 
@@ -18,7 +19,7 @@ class DuplicateKeyError(ValueError):
 def read_json(text: str) -> Iterator[tuple[int, Any, tuple[Fault, ...]]]:
     """Yield (line, value, faults) of each value; what follows a syntax error is not read."""
     decoder = json.JSONDecoder(
-        object_pairs_hook=_build_object, parse_float=_parse_float, parse_constant=_refuse_constant
+        object_pairs_hook=_build_object, parse_float=_parse_float, parse_int=_parse_int, parse_constant=_refuse_constant
     )
     position = 0
     while (position := _skip_blanks(text, position)) < len(text):
@@ -54,6 +55,11 @@ def _parse_float(text: str) -> int | float:
     """Give whole numbers as integers, as the API server takes `8.0` for an integer field."""
     number = float(text)
     return int(number) if number.is_integer() and abs(number) <= _MAX_SAFE_INTEGER else number
+
+
+def _parse_int(text: str) -> int | float:
+    """Give an integer; one of thousands of digits, which `int` refuses, as the float that Go makes of it."""
+    return int(text) if len(text) <= MAX_INTEGER_DIGITS else float(text)
 
 
 def _refuse_constant(text: str) -> None:

@@ -59,9 +59,14 @@ def as_json_number(number: float) -> int | float:
     return number
 
 
+MAX_INTEGER_DIGITS = 80  # a 64-bit number in base 2 with sign and prefix has 67
+
+
 def _parse_integer(digits: str) -> int | None:
     if not _INTEGER.fullmatch(digits):
         return None
+    if len(digits) > MAX_INTEGER_DIGITS:
+        return None  # beyond 64 bits by far: a float for Go too, and too long for int()
     sign = -1 if digits[0] == "-" else 1
     body = digits.lstrip("+-").lower()
     if len(body) > 1 and body[0] == "0":

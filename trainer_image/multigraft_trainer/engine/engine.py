@@ -180,6 +180,10 @@ class Engine:
             except RefusalError as error:
                 self._report(build_refused(prepared, error))
                 continue
+            except (OSError, torch.OutOfMemoryError) as error:  # its own checkpoint or held-out rows
+                text = f"the job could not be started: {str(error).splitlines()[0][:200]}"
+                self._report(build_refused(prepared, RefusalError(Reason.INTERNAL_ERROR, text)))
+                continue
             self._running[run.key] = run
             self._observer.on_job(
                 run.key,

@@ -75,7 +75,10 @@ class LocalRun:
             versions=_list_versions(),
         )
         save_result(result, self.output.result)
-        write_report(result, self.output.path)
+        try:
+            write_report(result, self.output.path)
+        except OSError as error:  # the results are safe; pictures of them are not worth an error in their place
+            self.progress.on_phase(f"the report could not be written: {error}")
         return result
 
     def _run_pool(self) -> None:
@@ -100,7 +103,10 @@ class LocalRun:
                 self.progress.on_phase(f"{intake.prepared.key}: {note}")
             engine.submit(intake.prepared)
         self._run_engine(engine)
-        metrics.write_file(self.output.metrics)
+        try:
+            metrics.write_file(self.output.metrics)
+        except OSError as error:
+            self.progress.on_phase(f"{self.output.metrics.name} could not be written: {error}")
 
     def _open_state(self) -> PoolState:
         paths = PoolPaths(checkpoints=self.output.path / "checkpoints", plans=self.output.path / "plans")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -77,6 +78,21 @@ def choose_pool(manifests: Manifests, name: str | None) -> BaseModelPool:
     return chosen[0]
 
 
+def check_port_is_free(port: int) -> None:
+    """Refuse a port that is taken, before anything is loaded or written.
+
+    Raises:
+        RefusalError: INVALID_SPEC, naming the port.
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError as error:
+            text = f"--metrics-port {port}: {error.strerror or error}; 0 takes a free port"
+            raise RefusalError(Reason.INVALID_SPEC, text) from None
+
+
 def _run(
     pool: BaseModelPool,
     manifests: Manifests,
@@ -96,6 +112,8 @@ def _run(
     from multigraft_trainer.report.progress import open_progress
     from multigraft_trainer.report.result_table import render_result_table
 
+    if port:
+        check_port_is_free(port)
     output = open_run_folder(directory, out, resume=resume)
     console = Console()
     progress = open_progress(console, quiet=quiet)

@@ -17,6 +17,17 @@ from multigraft_trainer.storage.uri import LOCAL, ParsedUri, parse_uri, refuse
 
 # Folders of the output root whose first level is a namespace.
 OWNED_FOLDERS = ("adapters", "checkpoints")
+# What a run itself writes below the output root.
+RUN_FILES = (
+    "result.json",
+    "report.html",
+    "loss_curves.png",
+    "plan.png",
+    "metrics.prom",
+    "run.json",
+    "error.log",
+    "plans",
+)
 _SHOWN_ROOTS = 4
 
 
@@ -120,6 +131,8 @@ class StorageRoots:
         if not place.is_within(self.write_base):
             return
         below = place.parts[len(self.write_base.parts) :]
+        if below and below[0] in RUN_FILES:
+            raise refuse(field, uri, f"is {below[0]} of the run itself; name another folder")
         if below and below[0] in OWNED_FOLDERS and (len(below) == 1 or below[1] != self.namespace):
             mine = f"{below[0]}/{self.namespace}/..."
             raise refuse(field, uri, f"belongs to other namespaces; below the output root this job may use {mine}")

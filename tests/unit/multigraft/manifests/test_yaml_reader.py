@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import yaml
 
 from builders.crdcheck import Request, ask
 from multigraft.manifests import yaml_reader
+from multigraft.manifests.json_reader import read_json
+from multigraft.manifests.scalars import resolve_plain
 from multigraft.manifests.yaml_reader import read_yaml
 
 PARSERS = [yaml.SafeLoader, yaml.CSafeLoader]
@@ -92,3 +96,10 @@ def test_merge_keeps_what_is_written_after_it() -> None:
 def test_kubectl_reads_the_merge_that_is_refused_another_way_than_yaml() -> None:
     text = "a: &x {k: 1}\nb: {k: 3, <<: *x}\n"
     assert ask([Request(text)])[0].decoded["b"] == {"k": 1}, "the reason for the refusal"
+
+
+def test_an_integer_of_thousands_of_digits_is_no_crash() -> None:
+    digits = "9" * 5000
+    assert resolve_plain(digits) == digits  # as Go, which refuses a float that overflows
+    (_, value, faults), *rest = read_json(f'{{"r": {digits}}}')
+    assert (value, faults, rest) == ({"r": math.inf}, (), [])

@@ -263,3 +263,14 @@ def test_E10_an_option_that_cannot_be_honoured_is_refused_not_switched_off(direc
     directory.add_job("one", distributedOptimizer=True)
     problems = load_manifests([directory.folder]).problems
     assert [problem.field for problem in problems] == ["spec.training.distributedOptimizer"]
+
+
+@pytest.mark.parametrize("output", ["result.json", "report.html", "plans", "plans/x", "metrics.prom"])
+def test_an_output_may_not_take_the_place_of_the_runs_own_files(
+    directory: RunDirectory, tmp_path: Path, output: str
+) -> None:
+    job = directory.add_job("greedy", spec={"output": {"storageUri": output}})
+    good = directory.add_job("good", maxSteps=2)
+    results = directory.run(tmp_path / "out")
+    assert results[job].reason == "StorageNotAllowed"
+    assert results[good].state is JobState.SUCCEEDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,13 @@ def test_progress_without_a_terminal_has_no_control_codes(directory: RunDirector
     assert code == 0
     assert "\x1b" not in text
     assert json.loads((tmp_path / "out" / "result.json").read_text())["jobs"][0]["state"] == "Succeeded"
+
+
+def test_a_taken_metrics_port_exits_2_before_anything_is_written(directory: RunDirectory, tmp_path: Path) -> None:
+    directory.add_job("one")
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, text = call(directory.folder, "--out", tmp_path / "out", "--metrics-port", port)
+    assert code == 2
+    assert f"--metrics-port {port}" in text
+    assert not (tmp_path / "out").exists()
