@@ -17,7 +17,7 @@ run: setup ## Train four adapters at once on a real base model, on this machine 
 	@$(BIN)/multigraft run $(QUICKSTART)
 
 test: setup ## Run every test that this machine can run, in parallel; skips print their reason.
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n logical --dist loadgroup $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n logical $(PYTEST_ARGS)
 
 check: setup ## Lint, format, types, import rules, and that generated files are up to date.
 	@$(BIN)/ruff check .
