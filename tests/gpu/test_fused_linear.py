@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first cuBLAS call: poisoned_buffers needs it
@@ -10,9 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from builders.fused_case import run_linear
+from builders.fused_case import Linear, run_linear
 from builders.lora_case import Adapter, LoraCase, assert_close, run_reference
 from multigraft_kernels.counter_dropout.reference import build_multiplier
+from multigraft_kernels.launch.choices import LaunchChoice
 from multigraft_kernels.launch.table import choose_launch
 from multigraft_kernels.multi_lora.fused_linear import fused_multi_lora_linear
 from multigraft_kernels.multi_lora.segments import LoraGrads
@@ -31,6 +33,14 @@ MIXED = (
     Adapter(rank=20, scaling=64 / 20**0.5, dropout=0.5),
 )
 MIXED_ORDER = [(0, 5), (1, 17), (-1, 3), (2, 301), (3, 40), (0, 129), (-1, 200), (1, 1)]
+
+
+@pytest.fixture(params=["chosen", "portable"])
+def fused(request: pytest.FixtureRequest) -> Linear:
+    """The path that the device's table chooses, and the one that runs anywhere."""
+    if request.param == "chosen":
+        return fused_multi_lora_linear
+    return functools.partial(fused_multi_lora_linear, launch=LaunchChoice("portable"))
 
 
 def check(case: LoraCase) -> None:
@@ -276,8 +286,7 @@ def test_offsets_past_two_to_the_31() -> None:
         torch.testing.assert_close(whole, alone, rtol=8e-3, atol=1e-3)
 
 
-def test_the_hopper_gemm_is_what_runs_on_a_hopper() -> None:
+def test_the_hopper_path_is_what_runs_on_a_hopper() -> None:
     case = make(MIXED, MIXED_ORDER, in_features=256, out_features=512)
     hopper = torch.cuda.get_device_capability() == (9, 0)
-    choice = choose_launch(case.x, case.weight, 64)
-    assert hopper or choice.base_forward == "added"
+    assert choose_launch(case.x, case.weight, case.b, 64).path == ("hopper" if hopper else "portable")

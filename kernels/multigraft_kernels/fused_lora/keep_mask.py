@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def philox_words(call, position, draw, step, key):  # type: ignore[no-untyped-def]
     """Give four uint32 [M, C] from call [C], position, draw, step [M] (uint32) and a scalar int64 key."""
     m0 = tl.full((), 0xD2511F53, tl.uint32)
@@ -45,7 +45,7 @@ def philox_words(call, position, draw, step, key):  # type: ignore[no-untyped-de
     return c0, c1, c2, c3
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def keep_signs(words, threshold):  # type: ignore[no-untyped-def]
     """Set bits 15 and 31 where the low and the high half of a word is >= threshold; the other bits are noise.
 
@@ -70,7 +70,7 @@ def spread_signs(signs, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
         return ((signs >> 15) & 0x00010001) * 0xFFFF
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def interleave_words(w0, w1, w2, w3):  # type: ignore[no-untyped-def]
     """Give [M, 4 C] with word j of call c at 4 c + j, from four [M, C]."""
     return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
@@ -96,7 +96,7 @@ def drop_pairs(x, w0, w1, w2, w3, threshold, PTX: tl.constexpr):  # type: ignore
     return x & keep
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def drop_features(x, w0, w1, w2, w3, threshold):  # type: ignore[no-untyped-def]
     """Zero the dropped features of x, [M, 8 C] of any dtype; kept ones are not scaled."""
     even = interleave_words(w0 & 0xFFFF, w1 & 0xFFFF, w2 & 0xFFFF, w3 & 0xFFFF)

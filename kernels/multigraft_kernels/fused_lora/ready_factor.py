@@ -3,8 +3,10 @@
 Shapes   A [slots, maxRank, K] -> ready [G, R, K];  B [slots, N, maxRank] -> ready [G, N, R];  G adapters with rows
          flags [G, ceil(outputs / FACTOR_COLUMNS)] int32, outputs = K for A, N for B
 Dtypes   as A and B
-Why      beyond an adapter's rank the stacks hold anything, in the copies zeros. And a tile may hold rows of two adapters,
-         whose rows of S are zero for the other's factor; 0 x NaN would still be NaN, so what is not finite becomes zero in
+Why      beyond an adapter's rank the stacks hold anything, in the copies zeros. And a tile may hold rows of two
+         adapters,
+         whose rows of S are zero for the other's factor; 0 x NaN would still be NaN, so what is not finite becomes
+         zero in
          the copy, and its flag says that the adapter's own rows must become NaN in those columns.
 Cost     G R K elements read and written: 0.2 to 5 MB, made by programs beside those of another kernel
 """
@@ -17,7 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-FACTOR_COLUMNS = 256  # outputs per flag: the width of a base GEMM tile
+FACTOR_COLUMNS = 256  # outputs per flag and per program: the width of a base GEMM tile
+READY_RANKS = 16  # ranks that a program copies at a time
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def write_ready(  # type: ignore[no-untyped-def]
     stride_ready_out,
     stride_ready_rank,
     R,
+    BLOCK_R: tl.constexpr,
     RANK_ALIGNED: tl.constexpr,
     FACTOR_COLUMNS: tl.constexpr,
 ):
@@ -65,10 +69,10 @@ def write_ready(  # type: ignore[no-untyped-def]
     """
     o_o = i_block * FACTOR_COLUMNS + tl.arange(0, FACTOR_COLUMNS)
     m_o = o_o < num_outputs
-    bad = tl.zeros((), tl.int32)
     readable = (rank + 15) // 16 * 16 if RANK_ALIGNED else rank
-    for r in range(0, R, 16):
-        o_r = r + tl.arange(0, 16)
+    bad = tl.zeros((), tl.int32)
+    for r in range(0, R, BLOCK_R):
+        o_r = r + tl.arange(0, BLOCK_R)
         p_from = p_factor + o_r.to(tl.int64)[:, None] * stride_rank + o_o.to(tl.int64)[None, :] * stride_out
         factor = tl.load(p_from, mask=(o_r < readable)[:, None] & m_o[None, :], other=0.0)
         factor = tl.where((o_r < rank)[:, None], factor, 0.0)

@@ -1,8 +1,10 @@
-"""Add up partial sums in their order: ds by pairs from blocks of outputs, dA and dB into the fp32 sinks from chunks.
+"""Add up partial sums in their order: s or ds by pairs from blocks, dA and dB into the fp32 sinks from chunks.
 
-Shapes   ds_parts [blocks, R, num_rows] -> ds [num_rows, R], times c, rows outside the segment zero; A -> ready [G, R, K]
+Shapes   parts [blocks, num_rows, R] -> rows [num_rows, R], times c = scaling / (1 - p), zero outside the pair's
+         segment;
+         beside it a factor [slots, ...] -> ready (ready_factor.py) for the base GEMM that follows
          da_parts [chunks, R, K], db_parts [chunks, R, N] -> sink a [rank, K] +=, sink b [N, rank] +=, times grad_weight
-Dtypes   parts and sinks fp32; ds as x; c = scaling / (1 - p) and grad_weight fp32
+Dtypes   parts, sinks, c, grad_weight fp32; rows and ready as x
 Roofline ranks 8, 16, 16, 64, T=8192, N=4096: 18 MB of ds_parts from L2 = 4 us; sinks 3 to 10 MB = 2 us
 Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
 Exact    the order of the additions is fixed by the cut alone: no atomics, and neighbours take no part
@@ -14,8 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from multigraft_kernels.fused_lora.operands import Dropout, dropout_arguments, triton_dtype
-from multigraft_kernels.fused_lora.ready_factor import FACTOR_COLUMNS, ReadyFactor, write_ready
+from multigraft_kernels.fused_lora.operands import (
+    Dropout,
+    dropout_arguments,
+    stack_is_aligned,
+    triton_dtype,
+)
+from multigraft_kernels.fused_lora.ready_factor import FACTOR_COLUMNS, READY_RANKS, ReadyFactor, write_ready
 from multigraft_kernels.multi_lora.fused.routes import CHUNK_WORDS, SEGMENT_WORDS, TILE_ROWS, ChunkTable, RouteTables
 from multigraft_kernels.multi_lora.fused.sinks import SinkTable
 
@@ -25,31 +32,36 @@ _BLOCK_COLUMNS = 128
 
 
 @triton.jit(do_not_specialize=["num_row_programs", "num_rows", "num_blocks"])  # type: ignore[untyped-decorator]
-def _reduce_ds_kernel(  # type: ignore[no-untyped-def]
+def _reduce_rows_kernel(  # type: ignore[no-untyped-def]
     parts_ptr,
-    ds_ptr,
-    a_ptr,
+    rows_ptr,
+    factor_ptr,
     ready_ptr,
     flag_ptr,
     pair_tile_ptr,
     pair_segment_ptr,
     segment_ptr,
     scaling_ptr,
-    factor_ptr,
+    factor_table_ptr,
     adapter_ptr,
     scale_ptr,
     num_row_programs,
     num_rows,
     num_blocks,
-    K,
+    outputs,
     R,
-    stride_a_slot,
-    stride_a_rank,
+    stride_slot,
+    stride_rank,
+    stride_out,
+    stride_ready_rank,
+    stride_ready_out,
     DTYPE: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
+    RANK_ALIGNED: tl.constexpr,
     SEGMENT_WORDS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     FACTOR_COLUMNS: tl.constexpr,
+    READY_R: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
     UNROLL: tl.constexpr,
@@ -70,48 +82,68 @@ def _reduce_ds_kernel(  # type: ignore[no-untyped-def]
         m_t = (o_t >= start) & (o_t < end)
         m_tr = m_t[:, None] & (o_r < rank)[None, :]
         o_place = (i_pair.to(tl.int64) * TILE_ROWS + o_row)[:, None] * R + o_r[None, :]
-        b_ds = tl.zeros((BLOCK_T, BLOCK_R), tl.float32)
+        b_rows = tl.zeros((BLOCK_T, BLOCK_R), tl.float32)
         if i_r * BLOCK_R < rank:
             for i_block in range(0, num_blocks, UNROLL):
                 for i in tl.static_range(UNROLL):
                     p_part = parts_ptr + tl.cast(i_block + i, tl.int64) * num_rows * R + o_place
-                    b_ds += tl.load(p_part, mask=m_t[:, None] & (i_block + i < num_blocks), other=0.0)
-        factor = tl.load(scaling_ptr + i_segment)
+                    b_rows += tl.load(p_part, mask=m_t[:, None] & (i_block + i < num_blocks), other=0.0)
+        c = tl.load(scaling_ptr + i_segment)
         if HAS_DROPOUT:
-            factor *= tl.load(scale_ptr + tl.load(adapter_ptr + start))
-        tl.store(ds_ptr + o_place, tl.where(m_tr, b_ds * factor, 0.0).to(DTYPE))
+            c *= tl.load(scale_ptr + tl.load(adapter_ptr + start))
+        # By selection: a part beyond the rank or the segment may hold anything, and a factor may be infinite.
+        tl.store(rows_ptr + o_place, tl.where(m_tr, b_rows * c, 0.0).to(DTYPE))
     else:
-        num_columns = tl.cdiv(K, FACTOR_COLUMNS)
+        num_columns = tl.cdiv(outputs, FACTOR_COLUMNS)
         i_ready = i_program - num_row_programs
         i_factor = (i_ready // num_columns).to(tl.int64)
-        ready_slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
+        slot = tl.load(factor_table_ptr + 2 * i_factor).to(tl.int64)
         write_ready(
-            a_ptr + ready_slot * stride_a_slot, ready_ptr + i_factor * R * K, flag_ptr + i_ready,
-            tl.load(factor_ptr + 2 * i_factor + 1), K, i_ready % num_columns, 1, stride_a_rank, 1, K, R,
-            False, FACTOR_COLUMNS,
-        )  # fmt: skip
+            factor_ptr + slot * stride_slot,
+            ready_ptr + i_factor * R * outputs,
+            flag_ptr + i_ready,
+            tl.load(factor_table_ptr + 2 * i_factor + 1),
+            outputs,
+            i_ready % num_columns,
+            stride_out,
+            stride_rank,
+            stride_ready_out,
+            stride_ready_rank,
+            R,
+            READY_R,
+            RANK_ALIGNED,
+            FACTOR_COLUMNS,
+        )
 
 
-def reduce_ds(
+def reduce_rows(
     parts: torch.Tensor,
-    a: torch.Tensor,
+    factor: torch.Tensor,
     routes: RouteTables,
     dropout: Dropout | None,
     *,
+    outputs_last: bool,
     ready: ReadyFactor | None,
 ) -> torch.Tensor:
-    """Give c ds, [routes.num_rows, R]; write A into `ready` where the base GEMM wants it."""
+    """Give s or ds, [routes.num_rows, R], in the dtype of `factor`; copy `factor` to `ready` unless that is None.
+
+    Args:
+        parts: [blocks, routes.num_rows, R] fp32.
+        factor: A [slots, maxRank, outputs] with `outputs_last`, else B [slots, outputs, maxRank].
+    """
     num_blocks, num_rows, R = parts.shape
-    ds = torch.empty(num_rows, R, dtype=a.dtype, device=parts.device)
+    rows = torch.empty(num_rows, R, dtype=factor.dtype, device=parts.device)
+    outputs = factor.shape[2 if outputs_last else 1]
+    rank_dim, out_dim = (1, 2) if outputs_last else (2, 1)
     num_row_programs = routes.num_pairs * (TILE_ROWS // _BLOCK_T) * triton.cdiv(R, _BLOCK_R)
     num_ready_programs = 0 if ready is None else ready.flags.numel()
     filler = routes.segments
     adapter, *_, scales = dropout_arguments(dropout, filler)
-    _reduce_ds_kernel[(num_row_programs + num_ready_programs,)](
+    _reduce_rows_kernel[(num_row_programs + num_ready_programs,)](
         parts,
-        ds,
-        a,
-        ds if ready is None else ready.factors,
+        rows,
+        factor,
+        rows if ready is None else ready.factors,
         filler if ready is None else ready.flags,
         routes.pair_tile,
         routes.pair_segment,
@@ -123,21 +155,26 @@ def reduce_ds(
         num_row_programs,
         num_rows,
         num_blocks,
-        a.shape[2],
+        outputs,
         R,
-        a.stride(0),
-        a.stride(1),
-        DTYPE=triton_dtype(a.dtype),
+        factor.stride(0),
+        factor.stride(rank_dim),
+        factor.stride(out_dim),
+        outputs if outputs_last else 1,
+        1 if outputs_last else R,
+        DTYPE=triton_dtype(factor.dtype),
         HAS_DROPOUT=dropout is not None,
+        RANK_ALIGNED=not outputs_last and stack_is_aligned(factor),
         SEGMENT_WORDS=SEGMENT_WORDS,
         TILE_ROWS=TILE_ROWS,
         FACTOR_COLUMNS=FACTOR_COLUMNS,
+        READY_R=READY_RANKS,
         BLOCK_T=_BLOCK_T,
         BLOCK_R=_BLOCK_R,
         UNROLL=8,
         num_warps=4,
     )
-    return ds
+    return rows
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -158,11 +195,14 @@ def _sum_chunks(  # type: ignore[no-untyped-def]
     BLOCK_COLUMNS: tl.constexpr,
 ):
     b_grad = tl.zeros((BLOCK_R, BLOCK_COLUMNS), tl.float32)
-    for i in range(first, end):
-        i_chunk = tl.load(order_ptr + i)
-        weight = tl.load(weight_ptr + tl.load(chunk_ptr + i_chunk * CHUNK_WORDS))
-        p_part = part_ptr + (i_chunk.to(tl.int64) * R + o_r)[:, None] * C + o_c[None, :]
-        b_grad += weight * tl.load(p_part, mask=m_rc, other=0.0)
+    for i in range(first, end, 4):
+        # Four at a time, so that their chains of three loads run side by side; added one after the other all the same.
+        for j in tl.static_range(4):
+            inside = i + j < end
+            i_chunk = tl.load(order_ptr + i + j, mask=inside, other=0)
+            weight = tl.load(weight_ptr + tl.load(chunk_ptr + i_chunk * CHUNK_WORDS))
+            p_part = part_ptr + (i_chunk.to(tl.int64) * R + o_r)[:, None] * C + o_c[None, :]
+            b_grad += weight * tl.load(p_part, mask=m_rc & inside, other=0.0)
     return b_grad
 
 

@@ -1,1 +1,1 @@
-"""Launch choices of the kernels: frozen data per class of device, found by measuring, with a rule for unknown devices."""
+"""Launch choices of the kernels: frozen data per class of device, measured, with a rule for unknown devices."""

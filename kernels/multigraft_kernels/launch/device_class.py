@@ -10,7 +10,7 @@ _BY_NAME = (("H200", "h200"), ("H100", "h100"), ("L40S", "l40s"), ("A100", "a100
 
 
 def find_device_class(device: torch.device) -> tuple[str, bool]:
-    """Give the class ("h200", "h100", "l40s", "a100", "hopper", "cuda", "cpu") and whether it has Hopper's instructions."""
+    """Give the class ("h200", "h100", "l40s", "a100", "hopper", "cuda", "cpu") and if it has Hopper's instructions."""
     if device.type != "cuda":
         return "cpu", False
     return _find(device.index if device.index is not None else torch.cuda.current_device())

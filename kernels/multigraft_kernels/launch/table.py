@@ -7,42 +7,37 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import torch
 
 from multigraft_kernels.launch.choices import (
     AddedLaunch,
     GradOutputLaunch,
-    HopperGemmLaunch,
     InputLaunch,
     LaunchChoice,
+    PortableLaunch,
     ShrinkLaunch,
 )
 from multigraft_kernels.launch.device_class import find_device_class
 
 TABLE_VERSION = 1
 
-_PARTS: dict[str, type] = {
-    "shrink": ShrinkLaunch,
-    "grad_output": GradOutputLaunch,
-    "input": InputLaunch,
-    "added": AddedLaunch,
-    "gemm_forward": HopperGemmLaunch,
-    "gemm_backward": HopperGemmLaunch,
-}
+Choice = TypeVar("Choice")
 
 
-def choose_launch(x: torch.Tensor, weight: torch.Tensor, max_rank: int) -> LaunchChoice:
-    """Choose the launches for x [T, K] and weight [N, K] with adapters up to `max_rank`."""
+def choose_launch(x: torch.Tensor, weight: torch.Tensor, b: torch.Tensor, max_rank: int) -> LaunchChoice:
+    """Choose the launches for x [T, K], weight [N, K] and B [slots, N, maxRank] with adapters up to `max_rank`."""
     N, K = weight.shape
     name, hopper = find_device_class(x.device)
     choice = _choose(name, K, N)
     if not (hopper and fits_tma(x, weight)):
-        choice = replace(choice, base_forward="added", base_backward="added")
-    return fit_rank(choice, max_rank)
+        choice = replace(choice, path="portable")
+    elif choice.path == "hopper" and b.shape[2] % 8:  # its kernels read B by TMA too
+        choice = replace(choice, path="mixed")
+    return replace(choice, portable=fit_rank(choice.portable, max_rank))
 
 
 def fits_tma(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -58,16 +53,16 @@ def fits_tma(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def fit_rank(choice: LaunchChoice, max_rank: int) -> LaunchChoice:
+def fit_rank(launch: PortableLaunch, max_rank: int) -> PortableLaunch:
     """Shrink the other blocks where ranks above 64 need more shared memory and accumulators."""
     if max_rank <= 64:
-        return choice
+        return launch
     part = 2 if max_rank <= 128 else 4
     return replace(
-        choice,
-        shrink=replace(choice.shrink, block_t=32, block_k=64, num_warps=4, num_stages=2),
-        grad_output=replace(choice.grad_output, block_t=32, block_n=256 // part, num_warps=8, num_stages=2),
-        input=replace(choice.input, block_t=32, block_k=256 // part, num_warps=8, num_stages=2),
+        launch,
+        shrink=replace(launch.shrink, block_t=32, block_k=64, num_warps=4, num_stages=2),
+        grad_output=replace(launch.grad_output, block_t=32, block_n=256 // part, num_warps=8, num_stages=2),
+        input=replace(launch.input, block_t=32, block_k=256 // part, num_warps=8, num_stages=2),
     )
 
 
@@ -75,22 +70,25 @@ def build_default(name: str) -> LaunchChoice:
     """Build the rule for devices without a table; `name` is the class that `find_device_class` gives."""
     if name == "cpu":  # Triton's interpreter: small tiles, for tests
         return LaunchChoice(
-            "added",
-            "added",
-            ShrinkLaunch(block_t=32, block_k=32, min_block_r=16),
-            GradOutputLaunch(block_t=32, block_n=32, chunk_rows=64, min_block_r=16),
-            InputLaunch(block_t=32, block_k=32, chunk_rows=64, min_block_r=16),
-            AddedLaunch(block_o=64, block_r=16),
+            "portable",
+            PortableLaunch(
+                ShrinkLaunch(block_t=32, block_k=32, min_block_r=16),
+                GradOutputLaunch(block_t=32, block_n=32, chunk_rows=64, min_block_r=16),
+                InputLaunch(block_t=32, block_k=32, chunk_rows=64, min_block_r=16),
+                AddedLaunch(block_o=64, block_r=16),
+            ),
         )
     if name in ("h100", "h200", "hopper"):
-        return LaunchChoice("hopper", "hopper")
-    # Below Hopper a product's left operand may have 16 rows, and there is less shared memory (99 KiB on sm_86 and sm_89)
+        # All-Gluon ("hopper") is chosen by a table alone, that is where the tuner has seen it run and win.
+        return LaunchChoice("mixed")
+    # Below Hopper a product's left operand may have 16 rows, and there is less shared memory (99 KiB on sm_86, sm_89)
     return LaunchChoice(
-        "added",
-        "added",
-        ShrinkLaunch(block_k=64, min_block_r=16),
-        GradOutputLaunch(block_t=32, min_block_r=16),
-        InputLaunch(block_t=32, min_block_r=16),
+        "portable",
+        PortableLaunch(
+            ShrinkLaunch(block_k=64, min_block_r=16),
+            GradOutputLaunch(block_t=32, min_block_r=16),
+            InputLaunch(block_t=32, min_block_r=16),
+        ),
     )
 
 
@@ -102,7 +100,7 @@ def _choose(name: str, K: int, N: int) -> LaunchChoice:
         return default
     # The nearest measured shape, by ratio of sides: tiles depend on sizes in steps, so a near shape is a good guess.
     nearest = min(entries, key=lambda entry: max(_ratio(entry["K"], K), _ratio(entry["N"], N)))
-    return parse_choice(nearest["launch"])
+    return parse_choice(LaunchChoice, nearest["launch"])
 
 
 def _ratio(a: int, b: int) -> float:
@@ -118,17 +116,20 @@ def load_table(name: str) -> list[dict[str, Any]]:
     return list(table["entries"]) if table["version"] == TABLE_VERSION else []
 
 
-def parse_choice(values: dict[str, Any]) -> LaunchChoice:
-    """Build a choice from its JSON form.
+def parse_choice(kind: type[Choice], values: dict[str, Any]) -> Choice:
+    """Build a choice from its JSON form; what a table leaves out keeps its default.
 
     Raises:
         ValueError: If a field is unknown.
     """
-    unknown = set(values) - {field.name for field in fields(LaunchChoice)}
+    kinds = get_type_hints(kind)
+    unknown = set(values) - {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if unknown:
-        raise ValueError(f"launch table: unknown fields {sorted(unknown)}")
-    parts = {name: kind(**values[name]) for name, kind in _PARTS.items() if name in values}
-    return LaunchChoice(values["base_forward"], values["base_backward"], **parts)
+        raise ValueError(f"launch table: {kind.__name__} has no fields {sorted(unknown)}; allowed are {sorted(kinds)}")
+    parts = {
+        name: parse_choice(kinds[name], value) if is_dataclass(kinds[name]) else value for name, value in values.items()
+    }
+    return kind(**parts)
 
 
 def dump_choice(choice: LaunchChoice) -> dict[str, Any]:

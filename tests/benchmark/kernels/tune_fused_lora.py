@@ -9,12 +9,10 @@ Candidates are compiled first, by several processes at once, since compiling tak
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -24,50 +22,32 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lora_layer import SHAPES, LoraLayer, make_layer
 from timing import measure
 
-from multigraft_kernels.fused_lora.added_part import compute_added_part
-from multigraft_kernels.fused_lora.base_gemm_hopper import run_base_gemm
-from multigraft_kernels.fused_lora.grad_output_pass import read_grad_output
-from multigraft_kernels.fused_lora.input_pass import read_input
+from multigraft_kernels.fused_lora.hopper_gemm import run_base_gemm
+from multigraft_kernels.fused_lora.hopper_grad_output import read_grad_output_parts
+from multigraft_kernels.fused_lora.hopper_input import read_input_parts
+from multigraft_kernels.fused_lora.hopper_shrink import read_shrink_parts
 from multigraft_kernels.fused_lora.operands import rank_columns
 from multigraft_kernels.fused_lora.ready_factor import make_ready_a, make_ready_b
-from multigraft_kernels.fused_lora.reduce_parts import add_to_sinks, reduce_ds
-from multigraft_kernels.fused_lora.shrink import shrink
+from multigraft_kernels.fused_lora.reduce_parts import add_to_sinks, reduce_rows
 from multigraft_kernels.launch.choices import (
-    AddedLaunch,
-    GradOutputLaunch,
     HopperGemmLaunch,
-    InputLaunch,
-    ShrinkLaunch,
+    HopperGradOutputLaunch,
+    HopperInputLaunch,
+    HopperLaunch,
+    HopperShrinkLaunch,
+    LaunchChoice,
 )
 from multigraft_kernels.launch.device_class import find_device_class
-from multigraft_kernels.launch.table import TABLE_VERSION
+from multigraft_kernels.launch.table import TABLE_VERSION, dump_choice
 from multigraft_kernels.multi_lora.fused.routes import build_chunks, build_routes
 from multigraft_kernels.multi_lora.fused.sinks import build_sinks
 
-SHRINK = [
-    ShrinkLaunch(t, k, 64, warps, stages)
-    for t, k, warps, stages in [
-        (16, 128, 4, 3), (32, 64, 4, 4), (32, 128, 4, 3), (32, 128, 4, 4), (32, 128, 8, 3), (64, 64, 4, 4),
-        (64, 64, 8, 4), (64, 128, 4, 3), (64, 128, 8, 3), (64, 128, 8, 4), (64, 256, 8, 2),
-    ]
-]  # fmt: skip
+SHRINK = [HopperShrinkLaunch(split, stages) for split in (512, 1024, 2048) for stages in (3, 4)]
 GRAD_OUTPUT = [
-    GradOutputLaunch(t, n, chunk, 64, warps, stages)
-    for t, n, warps, stages in [
-        (64, 128, 4, 2), (64, 128, 4, 3), (64, 128, 8, 3), (64, 256, 4, 2), (64, 256, 8, 2), (64, 256, 8, 3),
-        (64, 256, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3),
-    ]
-    for chunk in (512, 1024, 2048)
-]  # fmt: skip
-INPUT = [
-    InputLaunch(t, k, chunk, 64, warps, stages)
-    for t, k, warps, stages in [
-        (16, 512, 8, 4), (32, 128, 4, 3), (32, 128, 4, 4), (32, 256, 4, 3), (32, 256, 8, 3), (32, 512, 8, 3),
-        (64, 128, 4, 3), (64, 128, 8, 3), (64, 256, 8, 3),
-    ]
-    for chunk in (512, 1024, 2048)
-]  # fmt: skip
-GEMM = [HopperGemmLaunch(256, stages, group) for stages in (3, 4) for group in (4, 8, 16)]
+    HopperGradOutputLaunch(n, chunk, stages) for n, stages in ((128, 3), (256, 2)) for chunk in (512, 1024, 2048)
+]
+INPUT = [HopperInputLaunch(k, chunk, stages) for k, stages in ((128, 3), (64, 4)) for chunk in (512, 1024, 2048)]
+GEMM = [HopperGemmLaunch(256, 3, group) for group in (4, 8, 16)]
 
 Job = tuple[str, object, Callable[[], object]]
 
@@ -78,57 +58,55 @@ def build_jobs(layer: LoraLayer) -> Iterator[Job]:
     routes = build_routes(layer.segments, len(x), x.device)
     ready_a = make_ready_a(len(routes.factors), rank_columns(routes.max_rank), x.shape[1], x)
     ready_b = make_ready_b(len(routes.factors), rank_columns(routes.max_rank), b.shape[1], x)
+
+    def reduce_s(parts: torch.Tensor) -> torch.Tensor:
+        return reduce_rows(parts, b, routes, layer.dropout, outputs_last=False, ready=ready_b)
+
+    def reduce_ds(parts: torch.Tensor) -> torch.Tensor:
+        return reduce_rows(parts, a, routes, layer.dropout, outputs_last=True, ready=ready_a)
+
     for launch in SHRINK:
-        yield "shrink", launch, lambda launch=launch: shrink(x, a, b, routes, layer.dropout, launch, ready=ready_b)
-    s = shrink(x, a, b, routes, layer.dropout, ShrinkLaunch(), ready=ready_b)
+        yield "shrink", launch, lambda launch=launch: reduce_s(read_shrink_parts(x, a, routes, layer.dropout, launch))
+    s_parts = read_shrink_parts(x, a, routes, layer.dropout, HopperShrinkLaunch())
+    yield "of it, reducing", "", lambda: reduce_s(s_parts)
+    s = reduce_s(s_parts)
     for launch in GRAD_OUTPUT:
         chunks = build_chunks(layer.segments, launch.chunk_rows, x.device)
 
-        def read_dy(launch: GradOutputLaunch = launch, chunks: object = chunks) -> object:
-            parts, _ = read_grad_output(dy, b, s, routes, chunks, launch, need_db=True)
-            return reduce_ds(parts, a, routes, layer.dropout, ready=ready_a)
+        def read_dy(launch: HopperGradOutputLaunch = launch, chunks: object = chunks) -> object:
+            return reduce_ds(read_grad_output_parts(dy, b, s, routes, chunks, launch, need_db=True)[0])
 
         yield "grad_output", launch, read_dy
-    chunks_b = build_chunks(layer.segments, 1024, x.device)
-    ds_parts, db_parts = read_grad_output(dy, b, s, routes, chunks_b, GradOutputLaunch(), need_db=True)
-    yield "reduce_ds", AddedLaunch(), lambda: reduce_ds(ds_parts, a, routes, layer.dropout, ready=ready_a)
-    ds = reduce_ds(ds_parts, a, routes, layer.dropout, ready=ready_a)
+    chunks = build_chunks(layer.segments, 1024, x.device)
+    ds_parts, db_parts = read_grad_output_parts(dy, b, s, routes, chunks, HopperGradOutputLaunch(), need_db=True)
+    yield "of it, reducing ds", "", lambda: reduce_ds(ds_parts)
+    ds = reduce_ds(ds_parts)
     for launch in INPUT:
-        chunks = build_chunks(layer.segments, launch.chunk_rows, x.device)
+        chunks_a = build_chunks(layer.segments, launch.chunk_rows, x.device)
 
-        def read_x(launch: InputLaunch = launch, chunks: object = chunks) -> object:
-            return read_input(x, ds, routes, chunks, layer.dropout, launch, need_da=True, need_keep=True)
+        def read_x(launch: HopperInputLaunch = launch, chunks: object = chunks_a) -> object:
+            return read_input_parts(x, ds, routes, chunks, layer.dropout, launch)
 
         yield "input", launch, read_x
-    da_parts, keep = read_input(x, ds, routes, chunks_b, layer.dropout, InputLaunch(), need_da=True, need_keep=True)
-    sinks = build_sinks(layer.segments, layer.grads, chunks_b, chunks_b)
-    yield "sinks", AddedLaunch(), lambda: add_to_sinks(da_parts, db_parts, routes, chunks_b, chunks_b, sinks)
+    da_parts = read_input_parts(x, ds, routes, chunks, layer.dropout, HopperInputLaunch())
+    sinks = build_sinks(layer.segments, layer.grads, chunks, chunks)
+    yield "sinks", "", lambda: add_to_sinks(da_parts, db_parts, routes, chunks, chunks, sinks)
+    y, dx = torch.empty_like(dy), torch.empty_like(x)
     for launch in GEMM:
         yield (
             "gemm_forward",
             launch,
-            lambda launch=launch: run_base_gemm(x, weight, s, ready_b, routes, launch, outputs_last=False),
+            lambda launch=launch: run_base_gemm(y, x, weight, s, ready_b, routes, launch, outputs_last=False),
         )
         yield (
             "gemm_backward",
             launch,
-            lambda launch=launch: run_base_gemm(dy, weight, ds, ready_a, routes, launch, outputs_last=True, keep=keep),
+            lambda launch=launch: run_base_gemm(
+                dx, dy, weight, ds, ready_a, routes, launch, outputs_last=True, dropout=layer.dropout
+            ),
         )
-    yield "frozen_forward", AddedLaunch(), lambda: x @ weight.t()
-    yield "frozen_backward", AddedLaunch(), lambda: dy @ weight
-    for block_o in (128, 256):
-        launch = AddedLaunch(block_o)
-
-        def add_forward(launch: AddedLaunch = launch) -> object:
-            part = compute_added_part(s, b, len(x), routes, launch, outputs_last=False)
-            return part.addmm_(x, weight.t())
-
-        def add_backward(launch: AddedLaunch = launch) -> object:
-            part = compute_added_part(ds, a, len(x), routes, launch, outputs_last=True, keep=keep)
-            return part.addmm_(dy, weight)
-
-        yield "added_forward", launch, add_forward
-        yield "added_backward", launch, add_backward
+    yield "frozen_forward", "", lambda: x @ weight.t()
+    yield "frozen_backward", "", lambda: dy @ weight
 
 
 def compile_part(index: int, count: int) -> None:
@@ -138,7 +116,7 @@ def compile_part(index: int, count: int) -> None:
             try:
                 work()
                 torch.cuda.synchronize()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (a launch that does not compile or fit is reported and left out)
                 print("does not run:", kernel, launch, type(error).__name__, str(error)[:200], flush=True)
 
 
@@ -151,45 +129,30 @@ def compile_all(count: int) -> None:
 
 
 def tune_shape(num_tokens: int, K: int, N: int, rounds: int) -> dict[str, object]:
-    """Measure all candidates of one shape; print the best and give the table's entry."""
-    best: dict[str, tuple[float, object]] = {}
+    """Measure all candidates of one shape, those of a kernel in turns; print the best and give the table's entry."""
+    works: dict[str, dict[str, Callable[[], object]]] = {}
+    launches: dict[str, object] = {}
+    for kernel, launch, work in build_jobs(make_layer(num_tokens, K, N)):
+        launches[str(launch)] = launch
+        group = "gemm" if kernel.startswith(("gemm", "frozen")) else kernel
+        works.setdefault(group, {})[f"{kernel}|{launch}"] = work
     report: dict[str, list[tuple[float, str]]] = {}
-    for kernel, jobs in itertools.groupby(build_jobs(make_layer(num_tokens, K, N)), key=lambda job: job[0]):
-        for _, launch, work in jobs:
-            try:
-                timing = measure({"it": work}, rounds=rounds, batch_us=1500)["it"]
-            except Exception as error:
-                print("does not run:", kernel, launch, type(error).__name__, str(error)[:100])
-                continue
-            report.setdefault(kernel, []).append((timing.median_us, str(launch)))
-            if kernel not in best or timing.median_us < best[kernel][0]:
-                best[kernel] = (timing.median_us, launch)
+    for jobs in works.values():
+        for name, timing in measure(jobs, rounds=rounds, batch_us=1500).items():
+            kernel, launch = name.split("|")
+            report.setdefault(kernel, []).append((timing.median_us, launch))
     print(f"--- {num_tokens} x {K} x {N}")
     for kernel, entries in report.items():
         entries.sort()
-        print(f"{kernel:16s}", *(f"{time:7.1f} {_short(launch)}" for time, launch in entries[:5]), sep=" | ")
-    parts = {
-        name: asdict(best[name][1]) for name in ("shrink", "grad_output", "input", "gemm_forward", "gemm_backward")
-    }
-    choice = {
-        "base_forward": "hopper" if best["gemm_forward"][0] <= best["added_forward"][0] else "added",
-        "base_backward": "hopper" if best["gemm_backward"][0] <= best["added_backward"][0] else "added",
-        "added": asdict(best["added_forward"][1]),
-        **parts,
-    }
-    return {
-        "K": K,
-        "N": N,
-        "tokens": num_tokens,
-        "us": {k: v[0] for k, v in best.items()},
-        "launch": choice,
-        "all": report,
-    }
+        print(f"{kernel:18s}", *(f"{time:7.1f} {_short(launch)}" for time, launch in entries[:4]), sep=" | ")
+    parts = {kernel: launches[entries[0][1]] for kernel, entries in report.items() if entries[0][1]}
+    choice = dump_choice(LaunchChoice("hopper", hopper=HopperLaunch(**parts)))
+    del choice["portable"]
+    return {"K": K, "N": N, "tokens": num_tokens, "us": report, "launch": choice}
 
 
 def _short(launch: str) -> str:
-    values = [part.split("=")[1].rstrip(")") for part in launch.split("(")[1].split(", ")]
-    return " ".join(values)
+    return " ".join(part.split("=")[1].rstrip(")") for part in launch.split("(")[1].split(", ")) if launch else ""
 
 
 def main() -> None:

@@ -3,9 +3,11 @@
 Rows are cut in two ways, and neither needs segments to be multiples of anything:
 
 - A *pair* is one tile of TILE_ROWS rows of the base GEMM with one segment that has rows in it. S and dS are stored by
-  pairs: row t of a segment is at t + shift(segment), rows of the tile outside the segment are zero. So the base GEMM adds
+  pairs: row t of a segment is at t + shift(segment), rows of the tile outside the segment are zero. So the base
+  GEMM adds
   an adapter's part by multiplying whole tiles: at most one padded tile per segment, none where it ends on a tile.
-- A *chunk* is up to `chunk_rows` rows of one segment, counted from the segment's start. Gradients of A and B are sums over
+- A *chunk* is up to `chunk_rows` rows of one segment, counted from the segment's start. Gradients of A and B are
+sums over
   chunks in their order, so neighbours change neither the cut nor the order.
 """
 
@@ -77,7 +79,7 @@ def build_chunks(segments: Sequence[LoraSegment], chunk_rows: int, device: torch
 @functools.lru_cache(maxsize=64)
 def _build_routes(segments: tuple[LoraSegment, ...], num_tokens: int, device: torch.device) -> RouteTables:
     factors = list(dict.fromkeys((segment.slot, segment.rank) for segment in segments))
-    rows, pair_tile, pair_segment = [], [], []
+    rows, pair_tile, pair_segment = [], [], []  # type: ignore[var-annotated]
     tile_pairs = np.zeros((-(-num_tokens // TILE_ROWS), 2), np.int32)
     for index, segment in enumerate(segments):
         first, end = segment.start // TILE_ROWS, -(-segment.end // TILE_ROWS)
@@ -96,7 +98,7 @@ def _build_routes(segments: tuple[LoraSegment, ...], num_tokens: int, device: to
     arrays = [np.asarray(values, np.int32) for values in ints]
     arrays += [np.asarray(values, np.float32).view(np.int32) for values in floats]
     tensors = to_device(arrays, device)
-    return RouteTables(
+    return RouteTables(  # type: ignore[misc]
         num_tokens,
         len(pair_tile),
         tuple(factors),

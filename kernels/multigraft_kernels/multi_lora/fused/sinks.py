@@ -35,7 +35,7 @@ def build_sinks(
         ValueError: If a sink is not fp32 or has another shape than its segment's adapter.
     """
     base = grads[0].a
-    places, members = [], []
+    places, members = [], []  # type: ignore[var-annotated]
     by_address: dict[tuple[int, int], int] = {}
     for segment, sink in zip(segments, grads, strict=True):
         address = (sink.a.data_ptr(), sink.b.data_ptr())
@@ -52,7 +52,8 @@ def _build_place(segment: LoraSegment, sink: LoraGrads, base: torch.Tensor) -> t
     for name, grad, dim in (("a", sink.a, 0), ("b", sink.b, 1)):
         if grad.dtype != torch.float32 or grad.shape[dim] != segment.rank:
             raise ValueError(
-                f"grads: sink {name} of {segment} is {grad.dtype} {tuple(grad.shape)}, want float32 of rank {segment.rank}"
+                f"grads: sink {name} of {segment} is {grad.dtype} {tuple(grad.shape)}, "
+                f"want float32 of rank {segment.rank}"
             )
     offsets = [(grad.data_ptr() - base.data_ptr()) // 4 for grad in (sink.a, sink.b)]
     return (offsets[0], *sink.a.stride(), offsets[1], *sink.b.stride(), segment.rank, 0)

@@ -1,10 +1,15 @@
-"""The one read of x in forward:  s = c drop(x) A^T (drop masks, c = scaling / (1 - p)), and B made ready for the base GEMM.
+"""The one read of x in forward, in Triton:  s = c drop(x) A^T  (drop masks without scaling, c = scaling / (1 - p)).
 
-Shapes   x [T, K], A [slots, maxRank, K], s [num_rows, R] stored by pairs (multi_lora/fused/routes.py), R the largest rank
-         rounded up to 8; B [slots, N, maxRank] -> ready [G, N, R] and flags (ready_factor.py)
+Shapes   x [T, K], A [slots, maxRank, K]; s [num_rows, R] by pairs (multi_lora/fused/routes.py), zero outside the pair's
+         segment; R is the largest rank rounded up to 16. Beside it, by further programs, B [slots, N, maxRank] -> ready
+         (ready_factor.py) where a Hopper GEMM follows
 Dtypes   x, A, B, s all bf16, fp16 or fp32; accumulation and c fp32; one rounding, at the store
 Fused    the mask is made in registers while x passes; c is applied to the fp32 sum, so x is masked but never scaled
-Roofline T=8192 K=4096 R=64 bf16, H200 at 4.3 TB/s: 69 MB = 16 us; 4.3 GFLOP = 6 us; the mask 11 us of ALU pipe
+Where    all devices, fp32, sides that TMA cannot reach, and Triton's CPU interpreter
+Roofline T=8192 K=4096 R=64 bf16, H200 at 4.3 TB/s: 69 MB = 16 us; 4.3 GFLOP = 6 us; the mask 11 us of ALU pipe.
+         47 us measured: what wgmma reads is written to shared memory, and the MEMBAR of the proxy fence between
+         waits for
+         the loads under way (docs/experiment-log.md); hopper_shrink.py is the answer to that
 Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
 Exact    a row of s depends on that row and its adapter alone, bit by bit
 """
@@ -28,7 +33,7 @@ from multigraft_kernels.fused_lora.operands import (
     triton_dtype,
     uses_ptx,
 )
-from multigraft_kernels.fused_lora.ready_factor import FACTOR_COLUMNS, ReadyFactor, write_ready
+from multigraft_kernels.fused_lora.ready_factor import FACTOR_COLUMNS, READY_RANKS, ReadyFactor, write_ready
 from multigraft_kernels.launch.choices import ShrinkLaunch
 from multigraft_kernels.multi_lora.fused.routes import SEGMENT_WORDS, TILE_ROWS, RouteTables
 
@@ -50,7 +55,7 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
     pair_segment_ptr,
     segment_ptr,
     scaling_ptr,
-    factor_ptr,
+    factor_table_ptr,
     adapter_ptr,
     position_ptr,
     draw_ptr,
@@ -63,8 +68,8 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
     N,
     R,
     stride_x,
-    stride_a_slot,
-    stride_a_rank,
+    stride_slot,
+    stride_rank,
     stride_b_slot,
     stride_b_out,
     DTYPE: tl.constexpr,
@@ -75,47 +80,43 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
     SEGMENT_WORDS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     FACTOR_COLUMNS: tl.constexpr,
+    STACK_ALIGNED: tl.constexpr,
+    READY_R: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
-    STACK_ALIGNED: tl.constexpr,
 ):
     i_program = tl.program_id(0)
     if i_program < num_pair_programs:
         PARTS: tl.constexpr = TILE_ROWS // BLOCK_T
-        i_pair = i_program // PARTS
+        i_pair, i_part = i_program // PARTS, i_program % PARTS
         i_segment = tl.load(pair_segment_ptr + i_pair)
         p_segment = segment_ptr + i_segment * SEGMENT_WORDS
-        start, end, slot, rank = (
-            tl.load(p_segment),
-            tl.load(p_segment + 1),
-            tl.load(p_segment + 2),
-            tl.load(p_segment + 3),
-        )
-        o_row = (i_program % PARTS) * BLOCK_T + tl.arange(0, BLOCK_T)  # row in the tile
+        start, end = tl.load(p_segment), tl.load(p_segment + 1)
+        slot, rank = tl.load(p_segment + 2), tl.load(p_segment + 3)
+        o_row = i_part * BLOCK_T + tl.arange(0, BLOCK_T)  # row in the tile
         o_t = tl.load(pair_tile_ptr + i_pair) * TILE_ROWS + o_row
         m_t = (o_t >= start) & (o_t < end)
         o_r, o_k = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K)
         m_r = o_r < rank
-        p_a = a_ptr + slot.to(tl.int64) * stride_a_slot + o_r.to(tl.int64)[:, None] * stride_a_rank + o_k[None, :]
+        p_a = a_ptr + slot.to(tl.int64) * stride_slot + o_r.to(tl.int64)[:, None] * stride_rank + o_k[None, :]
         # x by words of two features (PAIRS), or by features
         WIDTH: tl.constexpr = 2 if PAIRS else 1
         o_x = tl.arange(0, BLOCK_K // WIDTH)
         p_x = x_ptr + o_t.to(tl.int64)[:, None] * stride_x + o_x[None, :]
-        factor = tl.load(scaling_ptr + i_segment)
+        c = tl.load(scaling_ptr + i_segment)
         threshold, key, position, draw, step = 0, 0, 0, 0, 0
         if HAS_DROPOUT:
             adapter = tl.load(adapter_ptr + start)
             # An adapter that drops nothing takes part with threshold 0: a second loop would double the shared memory.
             threshold = tl.maximum(tl.load(threshold_ptr + adapter), 0)
-            factor *= tl.load(scale_ptr + adapter)
+            c *= tl.load(scale_ptr + adapter)
             key = tl.load(key_ptr + adapter)
             position = tl.load(position_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
             draw = tl.load(draw_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
             step = tl.load(step_ptr + o_t, mask=m_t, other=0).to(tl.uint32, bitcast=True)
         b_s = tl.zeros((BLOCK_R, BLOCK_T), tl.float32)
         for k in range(0, K, BLOCK_K):
-            # A is the left operand: on Hopper the right one lies in shared memory, where the masked x goes by itself
             b_a = tl.load(p_a, mask=m_r[:, None] & (o_k < K - k)[None, :], other=0.0)  # [R, K]
             w0, w1, w2, w3 = 0, 0, 0, 0
             if HAS_DROPOUT:
@@ -127,17 +128,30 @@ def _shrink_kernel(  # type: ignore[no-untyped-def]
             p_a += BLOCK_K
             p_x += BLOCK_K // WIDTH
         p_s = s_ptr + (i_pair.to(tl.int64) * TILE_ROWS + o_row)[:, None] * R + o_r[None, :]
-        tl.store(p_s, tl.trans(b_s * factor).to(DTYPE), mask=(o_r < R)[None, :])
+        # By selection: zero rows of x times an infinite A would be NaN.
+        b_s = tl.where(m_t[:, None], tl.trans(b_s * c), 0.0)
+        tl.store(p_s, b_s.to(DTYPE), mask=(o_r < R)[None, :])
     else:
-        num_blocks = tl.cdiv(N, FACTOR_COLUMNS)
+        num_columns = tl.cdiv(N, FACTOR_COLUMNS)
         i_ready = i_program - num_pair_programs
-        i_factor = (i_ready // num_blocks).to(tl.int64)
-        ready_slot = tl.load(factor_ptr + 2 * i_factor).to(tl.int64)
+        i_factor = (i_ready // num_columns).to(tl.int64)
+        ready_slot = tl.load(factor_table_ptr + 2 * i_factor).to(tl.int64)
         write_ready(
-            b_ptr + ready_slot * stride_b_slot, ready_ptr + i_factor * N * R, flag_ptr + i_ready,
-            tl.load(factor_ptr + 2 * i_factor + 1), N, i_ready % num_blocks, stride_b_out, 1, R, 1, R,
-            STACK_ALIGNED, FACTOR_COLUMNS,
-        )  # fmt: skip
+            b_ptr + ready_slot * stride_b_slot,
+            ready_ptr + i_factor * N * R,
+            flag_ptr + i_ready,
+            tl.load(factor_table_ptr + 2 * i_factor + 1),
+            N,
+            i_ready % num_columns,
+            stride_b_out,
+            1,
+            R,
+            1,
+            R,
+            READY_R,
+            STACK_ALIGNED,
+            FACTOR_COLUMNS,
+        )
 
 
 def shrink(
@@ -148,32 +162,30 @@ def shrink(
     dropout: Dropout | None,
     launch: ShrinkLaunch,
     *,
-    ready: ReadyFactor | None,
+    ready: ReadyFactor | None = None,
 ) -> torch.Tensor:
-    """Give s, [routes.num_rows, R]; write B into `ready` where the base GEMM wants it."""
+    """Give s, [routes.num_rows, R]; copy B to `ready` unless that is None."""
     R = rank_columns(routes.max_rank)
-    K, N = x.shape[1], b.shape[1]
     s = torch.empty(routes.num_rows, R, dtype=x.dtype, device=x.device)
     rows = feature_rows(x)
     num_pair_programs = routes.num_pairs * (TILE_ROWS // launch.block_t)
     num_ready_programs = 0 if ready is None else ready.flags.numel()
-    filler = routes.segments
     _shrink_kernel[(num_pair_programs + num_ready_programs,)](
         rows.data,
         a,
         b,
         s,
         s if ready is None else ready.factors,
-        filler if ready is None else ready.flags,
+        routes.segments if ready is None else ready.flags,
         routes.pair_tile,
         routes.pair_segment,
         routes.segments,
         routes.scaling,
         routes.factor_table,
-        *dropout_arguments(dropout, filler),
+        *dropout_arguments(dropout, routes.segments),
         num_pair_programs,
-        K,
-        N,
+        x.shape[1],
+        b.shape[1],
         R,
         rows.stride,
         a.stride(0),
@@ -188,10 +200,11 @@ def shrink(
         SEGMENT_WORDS=SEGMENT_WORDS,
         TILE_ROWS=TILE_ROWS,
         FACTOR_COLUMNS=FACTOR_COLUMNS,
+        STACK_ALIGNED=stack_is_aligned(b),
+        READY_R=READY_RANKS,
         BLOCK_T=launch.block_t,
         BLOCK_K=launch.block_k,
         BLOCK_R=rank_block(routes.max_rank, launch.min_block_r),
-        STACK_ALIGNED=stack_is_aligned(b),
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )

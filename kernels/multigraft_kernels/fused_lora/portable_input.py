@@ -1,7 +1,8 @@
 """The one read of x in backward: partial sums of dA = ds^T drop(x) over chunks of rows, and the mask's bits for dx.
 
 Shapes   x [T, K], ds [num_rows, R] by pairs, holding c ds; da_parts [chunks, R, K] fp32 (an adapter's rank rows of it);
-         keep [T, KEEP_STRIDE(K)] uint8: bit f % 8 of byte f // 8 says that feature f is kept (1 where nothing is dropped)
+         keep [T, KEEP_STRIDE(K)] uint8: bit f % 8 of byte f // 8 says that feature f is kept (1 where nothing is
+         dropped)
 Dtypes   x, ds both bf16, fp16 or fp32; accumulation fp32
 Fused    the mask is generated again; its bits (1/16 of x) spare the base GEMM of dx the generation between its tiles
 Roofline T=8192 K=4096 R=64 bf16, H200 at 4.3 TB/s: 72 MB = 17 us; 4.3 GFLOP = 6 us; the mask 13 us of ALU pipe

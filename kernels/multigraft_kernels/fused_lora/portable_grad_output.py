@@ -7,7 +7,8 @@ Fused    a tile of dy lies in shared memory once and is the right operand of bot
 Roofline T=8192 N=4096 R=64 bf16, H200 at 4.3 TB/s: 68 MB = 16 us; 8.6 GFLOP = 11 us beside it; partial sums of ranks
          8, 16, 16, 64 with BLOCK_N=256, chunks of 1024 rows: 24 MB written, mostly to L2 (4 us)
 Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
-Exact    no atomics: `reduce_parts` adds the parts in their order; a row of ds depends on that row and its adapter alone,
+Exact    no atomics: `reduce_parts` adds the parts in their order; a row of ds depends on that row and its adapter
+         alone,
          dB on the adapter's rows alone, whatever stands around them
 """
 
@@ -62,7 +63,8 @@ def _grad_output_kernel(  # type: ignore[no-untyped-def]
 
     o_r = tl.arange(0, BLOCK_R)
     o_n = i_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Ranks are read and written in whole sixteens where memory allows: a mask by rank would split rows into single values
+    # Ranks are read and written in whole sixteens where memory allows: a mask by rank would split rows into single
+    # values
     rank_16 = (rank + 15) // 16 * 16
     m_r, m_16, m_n = o_r < rank, o_r < rank_16, o_n < N
     p_b = b_ptr + slot.to(tl.int64) * stride_b_slot + o_n.to(tl.int64)[:, None] * stride_b_out + o_r[None, :]
@@ -81,7 +83,8 @@ def _grad_output_kernel(  # type: ignore[no-untyped-def]
         if NEED_DB:
             b_s = tl.load(p_s, mask=m_t[:, None] & (o_r < R)[None, :], other=0.0)  # [T, R], zero beyond the rank
             b_db = tl.dot(tl.trans(b_s), b_dy, b_db, input_precision=PRECISION)  # [R, N]
-            # A use here ends the product in this turn: were it still running when the next one's accumulator is cleared,
+            # A use here ends the product in this turn: were it still running when the next one's accumulator is
+            # cleared,
             # ptxas would run all wgmma one by one (its warning C7515). 64 multiplications per thread cost less.
             b_db *= one
         o_t += BLOCK_T

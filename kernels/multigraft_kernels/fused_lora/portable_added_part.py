@@ -1,9 +1,9 @@
-"""The adapters' part of an output by itself, onto which a library GEMM accumulates:  c = bias + s B^T  or  c = keep (ds A).
+"""The adapters' part of an output alone, for a library GEMM to add to:  c = bias + s B^T  or  c = keep (ds A).
 
 Shapes   s [num_rows, R] by pairs, factor by strides: B [slots, N, maxRank] or A [slots, maxRank, K]; c [T, outputs];
-         keep [T, keep_stride] bits (input_pass.py)
+         keep [T, keep_stride] bits (portable_input.py)
 Dtypes   s, factor, c all bf16, fp16 or fp32; accumulation fp32, one rounding at the store and one more in the library
-Where    shapes and devices that base_gemm_hopper.py does not cover, and long sums (K = 14336) where a library GEMM is ahead
+Where    shapes and devices that hopper_gemm.py does not cover, and long sums (K = 14336) where a library GEMM is ahead
 Roofline T=8192 outputs=4096 bf16, H200 at 4.3 TB/s: 67 MB written here, read again by the library: 31 us in all
 Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
 Exact    a row takes only its own adapter's product, by selection: what stands in a neighbour's factor cannot reach it
@@ -90,7 +90,7 @@ def compute_added_part(
     bias: torch.Tensor | None = None,
     keep: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Give c, [T, outputs], with `outputs_last` for A [slots, maxRank, outputs], without for B [slots, outputs, maxRank]."""
+    """Give c, [T, outputs], `outputs_last` for A [slots, maxRank, outputs], not for B [slots, outputs, maxRank]."""
     rank_dim, out_dim = (1, 2) if outputs_last else (2, 1)
     outputs = factor.shape[out_dim]
     c = s.new_empty(num_tokens, outputs)
