@@ -39,7 +39,8 @@ NOTES = """\
 {tokens:,} tokens in all, the same batches in every variant (token counts and first losses are compared). Wall time is
 that of whole processes, from import to the written adapter; multigraft's also holds its checkpoints, its report and the
 check that each exported adapter loads and has an effect. Plain PEFT pads a batch to its longest sample and computes
-logits at every position.
+logits at every position. CPU seconds are of all threads; they say the same when other programs share the machine, which
+wall time does not. Load average of the machine, our own threads included: {load}.
 """
 
 
@@ -48,6 +49,7 @@ class Measured:
     """One variant in one round."""
 
     wall_seconds: float
+    cpu_seconds: float
     peak_bytes_largest: int
     peak_bytes_sum: int
     train_seconds: float
@@ -60,6 +62,7 @@ class Process:
     """One finished process."""
 
     wall_seconds: float
+    cpu_seconds: float
     peak_bytes: int
     stdout: str
 
@@ -76,7 +79,7 @@ def run_process(command: list[str | Path]) -> Process:
     if process.returncode:
         raise RuntimeError(f"{command} ended with {process.returncode}: {stdout[-2000:]}")
     unit = 1 if sys.platform == "darwin" else 1024
-    return Process(wall_seconds, usage.ru_maxrss * unit, stdout)
+    return Process(wall_seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit, stdout)
 
 
 def measure_multigraft(folders: list[Path], scratch: Path) -> Measured:
@@ -116,6 +119,7 @@ def sum_processes(processes: list[Process]) -> dict[str, float | int]:
     """Give what processes that ran one after another cost together."""
     return {
         "wall_seconds": sum(process.wall_seconds for process in processes),
+        "cpu_seconds": sum(process.cpu_seconds for process in processes),
         "peak_bytes_largest": max(process.peak_bytes for process in processes),
         "peak_bytes_sum": sum(process.peak_bytes for process in processes),
     }
@@ -155,9 +159,9 @@ def check_same_work(round_results: dict[str, Measured]) -> None:
                 raise RuntimeError(f"{name}: first loss of {job} is {got.first_losses[job]}, plain PEFT says {loss}")
 
 
-def measure(rounds: int) -> list[dict[str, Measured]]:
-    """Run all variants in each round, in an order that rotates."""
-    results = []
+def measure(rounds: int) -> tuple[list[dict[str, Measured]], list[float]]:
+    """Run all variants in each round, in an order that rotates; gives also the load average after each round."""
+    results, loads = [], []
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         together, alone, files = write_folders(scratch)
@@ -169,11 +173,12 @@ def measure(rounds: int) -> list[dict[str, Measured]]:
         names = list(variants)
         for number in range(rounds):
             order = names[number % len(names) :] + names[: number % len(names)]
-            measured = {name: variants[name]() for name in order}
+            measured = {variant: variants[variant]() for variant in order}
             check_same_work(measured)
             results.append(measured)
+            loads.append(os.getloadavg()[1])
             print(f"round {number + 1}: " + ", ".join(f"{n} {m.wall_seconds:.1f} s" for n, m in measured.items()))
-    return results
+    return results, loads
 
 
 def describe_machine() -> dict[str, str]:
@@ -190,7 +195,7 @@ def describe_machine() -> dict[str, str]:
     }
 
 
-def render(results: list[dict[str, Measured]], machine: dict[str, str], date: str) -> str:
+def render(results: list[dict[str, Measured]], machine: dict[str, str], date: str, loads: list[float]) -> str:
     """Write the page."""
     lines = [
         "# Quickstart on a CPU: together, alone, and plain PEFT",
@@ -198,8 +203,8 @@ def render(results: list[dict[str, Measured]], machine: dict[str, str], date: st
         f"{date}. " + ", ".join(f"{key} {value}" for key, value in machine.items()) + ".",
         f"Command: `make bench-cpu`. Medians of {len(results)} interleaved rounds, [least, most] beside them.",
         "",
-        "| variant | wall, s | training alone, s | tokens/s in training | peak memory, GiB | all four at once, GiB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| variant | wall, s | CPU, s | training alone, s | tokens/s in training | peak, GiB | all at once, GiB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     titles = {
         "together": "four jobs together (multigraft)",
@@ -209,15 +214,18 @@ def render(results: list[dict[str, Measured]], machine: dict[str, str], date: st
     for name, title in titles.items():
         runs = [result[name] for result in results]
         wall = [run.wall_seconds for run in runs]
+        cpu = [run.cpu_seconds for run in runs]
         train = [run.train_seconds for run in runs]
         largest = statistics.median(run.peak_bytes_largest for run in runs) / 2**30
         total = statistics.median(run.peak_bytes_sum for run in runs) / 2**30
         speed = statistics.median(run.num_tokens / run.train_seconds for run in runs)
         lines.append(
-            f"| {title} | {show(wall)} | {show(train)} | {speed:.0f} | {largest:.2f} | "
+            f"| {title} | {show(wall)} | {show(cpu)} | {show(train)} | {speed:.0f} | {largest:.2f} | "
             f"{largest if name == 'together' else total:.2f} |"
         )
-    notes = NOTES.format(tokens=results[0]["together"].num_tokens)
+    notes = NOTES.format(
+        tokens=results[0]["together"].num_tokens, load=", ".join(f"{average:.1f}" for average in loads)
+    )
     return "\n".join(lines) + "\n\n" + notes
 
 
@@ -234,13 +242,15 @@ def main() -> None:
     options = parser.parse_args()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     machine = describe_machine()
-    results = measure(options.rounds)
-    page = render(results, machine, date)
+    results, loads = measure(options.rounds)
+    page = render(results, machine, date, loads)
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"cpu_quickstart_{date}"
     (options.out / f"{name}.md").write_text(page)
     rounds = [{variant: asdict(measured) for variant, measured in result.items()} for result in results]
-    (options.out / f"{name}.json").write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=1) + "\n")
+    (options.out / f"{name}.json").write_text(
+        json.dumps({"machine": machine, "loadAverages": loads, "rounds": rounds}, indent=1) + "\n"
+    )
     print(page)
 
 
