@@ -6,17 +6,16 @@ Shapes   left [T, D] (x or dy), W [N, K], s [num_rows, R] by pairs, ready [G, ou
          out [T, outputs]; D is what is summed over: K forward, N backward
 Dtypes   bf16 or fp16, all alike; accumulation fp32, one rounding at the store
 Fused    one producer warp fills a ring of tiles by TMA, two warpgroups multiply them into a 128 x 256 accumulator. An
-         adapter's part is one more step of the ring per 64 ranks: tile of s times tile of `ready` in place of x
-         times W.
-         Where dropout masks it (dx), these steps come first, the mask is applied to the accumulator, and the base
-         product
-         is added to that; so there is never a second accumulator or a second pass over the output. The mask's bits are
-         made by two more warps during the products of the tile before, on integer units that nobody uses then
+         adapter's part is one more step of the ring per 64 ranks: tile of s times tile of `ready` in place of x times
+         W. Where dropout masks it (dx), these steps come first, the mask is applied to the accumulator, and the base
+         product is added to that; so there is never a second accumulator or a second pass over the output. The mask's
+         bits are made by two more warps during the products of the tile before, on integer units that nobody uses then
 Roofline T=8192 K=N=4096 R=64, H200: 275 GFLOP base + 4.3 GFLOP = 1 step in 65 (1.6 %); 136 MB: compute-bound
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
-Exact    rows without adapter get the bits that this kernel gives without any adapter (on an H200 those of cuBLAS,
-         as far
-         as seen), for their tiles of s are zero. Every row is summed in one order: adapters' part, then ascending D
+Measured docs/benchmarks/fused_lora_h200_2026-11-30.md with masks none and "loaded" and one out buffer; mask "made"
+         and two buffers compile without spills, but have not run on a GPU
+Exact    rows without adapter get the bits that this kernel gives without any adapter (on an H200 those of cuBLAS, as
+         far as seen), for their tiles of s are zero. Every row is summed in one order: adapters' part, then ascending
+         D
 """
 
 from __future__ import annotations

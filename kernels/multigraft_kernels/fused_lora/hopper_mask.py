@@ -1,4 +1,4 @@
-"""The dropout mask in Gluon kernels: `keep_mask.py` with layouts, which explains the form; both are tested alike."""
+"""The dropout mask in Gluon kernels: the form that `keep_mask.py` explains, with layouts."""
 
 from __future__ import annotations
 

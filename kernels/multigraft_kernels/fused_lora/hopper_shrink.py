@@ -1,19 +1,15 @@
 """The one read of x in forward for Hopper (Gluon): partial sums of s = drop(x) A^T over blocks of features.
 
 Shapes   x [T, K], A [slots, maxRank, K]; s_parts [ceil(K / split), num_rows, R] fp32 by pairs; of each row its
-         adapter's
-         rank is written, in whole sixteens (`reduce_parts.reduce_rows` makes s of it)
+         adapter's rank is written, in whole sixteens (`reduce_parts.reduce_rows` makes s of it)
 Dtypes   x, A bf16 or fp16; accumulation fp32
 Fused    TMA brings tiles of x and A; the mask is made in registers and applied to the tile where it lies in shared
-         memory,
-         by words of two features; then the tile is the right operand of wgmma. Three programs share a
-         multiprocessor, so
-         that one's mask, another's product and the loads of all overlap
-Why TMA  cp.async loads do not survive here: what is written to shared memory for wgmma needs a proxy fence, whose
-MEMBAR
-         waits for all loads under way. With cp.async this pass reached 1.4 TB/s (docs/experiment-log.md)
+         memory, by words of two features; then the tile is the right operand of wgmma. Three programs share a
+         multiprocessor, so that one's mask, another's product and the loads of all overlap
+Why TMA  portable_shrink.py reaches 1.4 TB/s: its cp.async loads probably do not stay under way, because what is written
+         to shared memory for wgmma needs a proxy fence, which ptxas makes with a MEMBAR (docs/experiment-log.md)
 Roofline T=8192 K=4096 R=64, H200 at 4.3 TB/s: 69 MB = 16 us; the mask 11 us of ALU pipe beside it
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Measured not yet: compiles without spills (test_hopper_compiles.py), has not run on a GPU; no table chooses it
 Exact    a row of s depends on that row and its adapter alone, bit by bit
 """
 

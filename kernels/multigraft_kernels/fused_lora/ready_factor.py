@@ -4,10 +4,8 @@ Shapes   A [slots, maxRank, K] -> ready [G, R, K];  B [slots, N, maxRank] -> rea
          flags [G, ceil(outputs / FACTOR_COLUMNS)] int32, outputs = K for A, N for B
 Dtypes   as A and B
 Why      beyond an adapter's rank the stacks hold anything, in the copies zeros. And a tile may hold rows of two
-         adapters,
-         whose rows of S are zero for the other's factor; 0 x NaN would still be NaN, so what is not finite becomes
-         zero in
-         the copy, and its flag says that the adapter's own rows must become NaN in those columns.
+         adapters, whose rows of S are zero for the other's factor; 0 x NaN would still be NaN, so what is not finite
+         becomes zero in the copy, and its flag says that the adapter's own rows must become NaN in those columns.
 Cost     G R K elements read and written: 0.2 to 5 MB, made by programs beside those of another kernel
 """
 

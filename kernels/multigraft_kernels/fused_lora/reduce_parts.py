@@ -1,8 +1,7 @@
 """Add up partial sums in their order: s or ds by pairs from blocks, dA and dB into the fp32 sinks from chunks.
 
 Shapes   parts [blocks, num_rows, R] -> rows [num_rows, R], times c = scaling / (1 - p), zero outside the pair's
-         segment;
-         beside it a factor [slots, ...] -> ready (ready_factor.py) for the base GEMM that follows
+         segment; beside it a factor [slots, ...] -> ready (ready_factor.py) for the base GEMM that follows
          da_parts [chunks, R, K], db_parts [chunks, R, N] -> sink a [rank, K] +=, sink b [N, rank] +=, times grad_weight
 Dtypes   parts, sinks, c, grad_weight fp32; rows and ready as x
 Roofline ranks 8, 16, 16, 64, T=8192, N=4096: 18 MB of ds_parts from L2 = 4 us; sinks 3 to 10 MB = 2 us

@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -119,9 +120,16 @@ def find_disagreement(device: torch.device, dtype: torch.dtype, import_fused: Ca
 
     A form that cannot even be imported or compiled disagrees: a job must not be lost to a compiler.
     """
-    try:
+
+    def run_both() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         got = _run_small_layer(import_fused(), device, dtype)
-        want = _run_small_layer(segmented.multi_lora_linear, device, dtype)
+        return got, _run_small_layer(segmented.multi_lora_linear, device, dtype)
+
+    try:
+        # In a thread of its own: this may be called without grad mode, or inside a checkpointed layer, whose hooks on
+        # saved tensors would take the small layer's backward for their own. Both are a thread's.
+        with ThreadPoolExecutor(1) as thread:
+            got, want = thread.submit(run_both).result()
     except Exception as error:  # noqa: BLE001 - whatever a compiler or driver may raise, the plain form is there
         return f"probe: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for name, one, other in zip(("y", "dX", "dA", "dB"), got, want, strict=True):

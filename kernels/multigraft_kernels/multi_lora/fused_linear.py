@@ -7,11 +7,9 @@
 Shapes   x [T, K], weight [N, K], bias [N], a [slots, maxRank, K], b [slots, N, maxRank], y [T, N]
 Dtypes   x, weight, bias, a, b, y one of bf16, fp16, fp32; the gradients of A and B are made and summed in fp32
 Kept     x (which the caller keeps anyway) and s; backward makes the mask once more, and its bits live until dx is done
-Exact    the same input gives the same bits. Given the same x and dy rows, an adapter's s, ds, dA and dB have the
-         same bits
-         alone and among neighbours, and nothing that is not finite crosses over; y and dx have them to the rounding
-         of the
-         base GEMM. Rows in no segment have the bits of this path without any segment
+Exact    the same input gives the same bits. Given the same x and dy rows, an adapter's s, ds, dA and dB have the same
+         bits alone and among neighbours, and nothing that is not finite crosses over; y and dx have them to the
+         rounding of the base GEMM. Rows in no segment have the bits of this path without any segment
 Paths    launch/choices.py; the device's table chooses (launch/table.py)
 Launches 2 or 3 in forward, 5 in backward, none of which waits for the host
 """

@@ -2,13 +2,16 @@
 
     python tests/benchmark/kernels/tune_fused_lora.py --out kernels/multigraft_kernels/launch/tables
 
-Each reading pass and each GEMM is measured by itself for every candidate and shape; the fastest make the table.
+Each reading pass and each GEMM of the all-Gluon path is measured by itself for every candidate and shape; then the
+layer as a whole on that path and on the mixed one, whose launches are the present table's. Run tests/gpu first: nothing
+is checked here.
 Candidates are compiled first, by several processes at once, since compiling takes far longer than measuring.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -38,16 +41,17 @@ from multigraft_kernels.launch.choices import (
     LaunchChoice,
 )
 from multigraft_kernels.launch.device_class import find_device_class
-from multigraft_kernels.launch.table import TABLE_VERSION, dump_choice
+from multigraft_kernels.launch.table import TABLE_VERSION, choose_launch, dump_choice
 from multigraft_kernels.multi_lora.fused.routes import build_chunks, build_routes
 from multigraft_kernels.multi_lora.fused.sinks import build_sinks
+from multigraft_kernels.multi_lora.fused_linear import fused_multi_lora_linear
 
 SHRINK = [HopperShrinkLaunch(split, stages) for split in (512, 1024, 2048) for stages in (3, 4)]
 GRAD_OUTPUT = [
     HopperGradOutputLaunch(n, chunk, stages) for n, stages in ((128, 3), (256, 2)) for chunk in (512, 1024, 2048)
 ]
 INPUT = [HopperInputLaunch(k, chunk, stages) for k, stages in ((128, 3), (64, 4)) for chunk in (512, 1024, 2048)]
-GEMM = [HopperGemmLaunch(256, 3, group) for group in (4, 8, 16)]
+GEMM = [HopperGemmLaunch(256, 3, group, buffers) for group in (4, 8, 16) for buffers in (1, 2)]
 
 Job = tuple[str, object, Callable[[], object]]
 
@@ -146,9 +150,29 @@ def tune_shape(num_tokens: int, K: int, N: int, rounds: int) -> dict[str, object
         entries.sort()
         print(f"{kernel:18s}", *(f"{time:7.1f} {_short(launch)}" for time, launch in entries[:4]), sep=" | ")
     parts = {kernel: launches[entries[0][1]] for kernel, entries in report.items() if entries[0][1]}
-    choice = dump_choice(LaunchChoice("hopper", hopper=HopperLaunch(**parts)))
-    del choice["portable"]
-    return {"K": K, "N": N, "tokens": num_tokens, "us": report, "launch": choice}
+    choice = choose_path(make_layer(num_tokens, K, N), HopperLaunch(**parts), rounds)
+    return {"K": K, "N": N, "tokens": num_tokens, "us": report, "launch": dump_choice(choice)}
+
+
+def choose_path(layer: LoraLayer, hopper: HopperLaunch, rounds: int) -> LaunchChoice:
+    """Measure the layer, forward and backward, on both paths that have the Hopper GEMM; give the faster one."""
+    present = choose_launch(layer.x, layer.weight, layer.b, 64)
+    choices = {
+        path: LaunchChoice(path, portable=present.portable, hopper=launches)
+        for path, launches in (("mixed", present.hopper), ("hopper", hopper))
+    }
+
+    def run(choice: LaunchChoice) -> object:
+        y = fused_multi_lora_linear(
+            layer.x, layer.weight, None, layer.a, layer.b, layer.segments,
+            dropout=layer.dropout, grads=layer.grads, launch=choice,
+        )  # fmt: skip
+        return torch.autograd.grad(y, [layer.x], layer.dy)
+
+    works = {path: functools.partial(run, choice) for path, choice in choices.items()}
+    timings = measure(works, rounds=rounds, batch_us=6000)
+    print("both passes       ", *(f"{path} {timing.median_us:.0f}" for path, timing in timings.items()), sep=" | ")
+    return choices[min(timings, key=lambda path: timings[path].median_us)]
 
 
 def _short(launch: str) -> str:

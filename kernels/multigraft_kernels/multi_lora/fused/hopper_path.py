@@ -1,10 +1,11 @@
 """The fused linear in Gluon on a Hopper GPU: the adapters' part inside the base GEMM.
 
 Streams  backward runs the GEMM of dx on a second stream, beside the gradients of A, which do not need it. The GEMM is
-         persistent and takes as few multiprocessors as its number of rounds allows (128 of 132 where tokens / 128 times
-         outputs / 256 is a multiple of 128); the rest reads x meanwhile. The GEMM's stream has the higher priority,
-         since
-         the other kernel's many small programs would else fill the device first. Both meet before backward returns
+         persistent and takes as few multiprocessors as its number of rounds allows (128 of 132 where tokens / 128
+         times outputs / 256 is a multiple of 128); the rest reads x meanwhile. The GEMM's stream has the higher
+         priority, or the other kernel's many small programs would fill the device first. Both meet before backward
+         returns
+Measured not yet: compiles, has not run on a GPU; no table chooses it
 """
 
 from __future__ import annotations

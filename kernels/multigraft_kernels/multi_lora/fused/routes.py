@@ -4,11 +4,9 @@ Rows are cut in two ways, and neither needs segments to be multiples of anything
 
 - A *pair* is one tile of TILE_ROWS rows of the base GEMM with one segment that has rows in it. S and dS are stored by
   pairs: row t of a segment is at t + shift(segment), rows of the tile outside the segment are zero. So the base
-  GEMM adds
-  an adapter's part by multiplying whole tiles: at most one padded tile per segment, none where it ends on a tile.
-- A *chunk* is up to `chunk_rows` rows of one segment, counted from the segment's start. Gradients of A and B are
-sums over
-  chunks in their order, so neighbours change neither the cut nor the order.
+  GEMM adds an adapter's part by multiplying whole tiles, and none is padded but where two segments meet in one.
+- A *chunk* is up to `chunk_rows` rows of one segment, counted from the segment's start. Gradients of A and B
+  are sums over chunks in their order, so neighbours change neither the cut nor the order.
 """
 
 from __future__ import annotations

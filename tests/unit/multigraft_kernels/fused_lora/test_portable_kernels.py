@@ -56,6 +56,17 @@ def test_s_by_pairs_and_b_made_ready_beside_it() -> None:
 
 
 @interpreted
+@pytest.mark.filterwarnings("ignore:invalid value")  # numpy, on the infinite A
+def test_s_is_zero_in_a_neighbours_rows_even_where_a_is_infinite() -> None:
+    a, b = torch.full((2, 20, 40), float("inf")), torch.zeros(2, 8, 20)
+    routes = build_routes(SEGMENTS, 30, a.device)
+    launch = ShrinkLaunch(block_t=32, block_k=32, min_block_r=16)
+    s = portable_shrink.shrink(torch.randn(30, 40), a, b, routes, None, launch)
+    outside = [*range(2), *range(9, TILE_ROWS + 9), *range(TILE_ROWS + 30, 2 * TILE_ROWS)]
+    assert not s[outside].any()
+
+
+@interpreted
 def test_parts_are_added_scaled_and_cut_and_a_made_ready_beside_it() -> None:
     K = 40
     a, _ = make_stacks(K, 8)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from builders.fused_case import run_linear
 from builders.lora_case import Adapter, LoraCase, assert_close, run_reference
@@ -77,6 +80,24 @@ def test_a_form_that_gives_other_numbers_is_not_taken() -> None:
 
     assert find_disagreement(CPU, torch.float32, lambda: plain) is None
     assert str(find_disagreement(CPU, torch.float32, lambda: doubled)).startswith("probe: y differs")
+
+
+def test_the_probe_works_without_grad_mode_and_inside_a_checkpointed_layer() -> None:
+    with torch.no_grad():
+        assert find_disagreement(CPU, torch.float32, lambda: plain) is None
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        assert find_disagreement(CPU, torch.float32, lambda: plain) is None
+        return torch.sin(x)
+
+    x = torch.ones(3, requires_grad=True)
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    torch.testing.assert_close(x.grad, torch.cos(torch.ones(3)))
+
+
+def test_nothing_of_triton_is_imported_before_it_is_used() -> None:
+    program = "import sys; sys.modules['triton'] = None; import multigraft_kernels.multi_lora.dispatch"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_dispatcher_gives_what_the_reference_gives() -> None:
