@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,11 @@ from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.manifests.config_map import ConfigMap
+from multigraft_trainer.admission.find_rows import find_rows
 from multigraft_trainer.intake.load import load_dataset
 from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.tokenizer import load_tokenizer
 from multigraft_trainer.storage.base_model_source import fetch_base_model
-from multigraft_trainer.storage.fetch import fetch_file
 from multigraft_trainer.storage.roots import StorageRoots
 
 
@@ -48,8 +47,14 @@ def count_lengths(
         lengths = {}
         for job in jobs:
             try:
+                roots = StorageRoots.build(
+                    read_base=directory.resolve(),
+                    write_base=cache_dir.resolve(),
+                    allowed=tuple(pool.spec.storage.allowed_roots),
+                    namespace=job.metadata.namespace,
+                )
                 dataset = load_dataset(
-                    _find_rows(job, pool, config_maps, directory, cache_dir),
+                    find_rows(job, roots, config_maps, cache_dir=cache_dir),
                     options=IntakeOptions.from_spec(job.spec.dataset, job.spec.training),
                     tokenizer=tokenizer,
                     embedding_rows=embedding_rows,
@@ -66,27 +71,3 @@ def _read_vocab_size(folder: Path) -> int:
     if type(size) is not int:
         raise RefusalError(Reason.BASE_MODEL_INVALID, f"{folder.name}/config.json: want a whole number vocab_size")
     return size
-
-
-def _find_rows(
-    job: AdapterJob, pool: BaseModelPool, config_maps: Mapping[str, ConfigMap], directory: Path, cache_dir: Path
-) -> Path:
-    dataset = job.spec.dataset
-    if dataset.storage_uri is not None:
-        roots = StorageRoots.build(
-            read_base=directory.resolve(),
-            write_base=cache_dir.resolve(),
-            allowed=tuple(pool.spec.storage.allowed_roots),
-            namespace=job.metadata.namespace,
-        )
-        return fetch_file(dataset.storage_uri, roots, field="spec.dataset.storageUri", cache_dir=cache_dir)
-    assert dataset.config_map_ref is not None, "the kind's rule: exactly one source"  # noqa: S101
-    name, key = dataset.config_map_ref.name, dataset.config_map_ref.key
-    config_map = config_maps.get(f"{job.metadata.namespace}/{name}")
-    if config_map is None or key not in config_map.files:
-        text = f"spec.dataset.configMapRef: no key {key!r} in a ConfigMap {job.metadata.namespace}/{name}"
-        raise RefusalError(Reason.DATASET_NOT_FOUND, text)
-    content = config_map.files[key]
-    path = cache_dir / f"{hashlib.sha256(content).hexdigest()[:16]}.jsonl"
-    path.write_bytes(content)
-    return path

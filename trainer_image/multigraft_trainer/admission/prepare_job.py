@@ -5,7 +5,6 @@ The local run and the service both take their jobs in here.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from multigraft_trainer.adapters.export import check_output_folder
 from multigraft_trainer.adapters.optimizer import OptimizerOptions
 from multigraft_trainer.adapters.slots import AdapterOptions
 from multigraft_trainer.adapters.start_adapter import load_start_adapter
+from multigraft_trainer.admission.find_rows import find_rows
 from multigraft_trainer.admission.shared_base import SharedBase
 from multigraft_trainer.backends.targets import ResolvedTargets
 from multigraft_trainer.checkpoints.training_spec import build_training_spec
@@ -34,7 +34,6 @@ from multigraft_trainer.storage.output import OutputFolder, open_output
 from multigraft_trainer.storage.roots import StorageRoots
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-ROW_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def prepare_job(job: AdapterJob, context: IntakeContext) -> Intake:
     roots = context.build_roots(job.metadata.namespace)
     targets = context.base.backend.resolve_targets(job.spec.lora.target_modules)
     options = build_adapter_options(job, targets)
-    dataset = _load(job, _find_rows(job, roots, context), context)
+    dataset = _load(job, find_rows(job, roots, context.config_maps, cache_dir=context.cache_dir), context)
     heldout = _load_heldout(job, roots, context)
     optimizer_options = OptimizerOptions.from_spec(
         job.spec.training, total_steps=count_total_steps(job, len(dataset.samples))
@@ -115,26 +114,6 @@ def build_adapter_options(job: AdapterJob, targets: ResolvedTargets) -> AdapterO
         target_names=targets.names,
         peft_targets=targets.peft_entries,
     )
-
-
-def _find_rows(job: AdapterJob, roots: StorageRoots, context: IntakeContext) -> Path:
-    dataset = job.spec.dataset
-    if dataset.storage_uri is not None:
-        return fetch_file(dataset.storage_uri, roots, field="spec.dataset.storageUri", cache_dir=context.cache_dir)
-    assert dataset.config_map_ref is not None, "the kind's rule: exactly one source"  # noqa: S101
-    name, key = dataset.config_map_ref.name, dataset.config_map_ref.key
-    config_map = context.config_maps.get(f"{job.metadata.namespace}/{name}")
-    if config_map is None or key not in config_map.files:
-        what = f"ConfigMap {job.metadata.namespace}/{name}" + (
-            f" has no key {key!r}" if config_map else " is not there"
-        )
-        raise RefusalError(Reason.DATASET_NOT_FOUND, f"spec.dataset.configMapRef: {what}")
-    content = config_map.files[key]
-    folder = context.cache_dir / "config-maps" / hashlib.sha256(content).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (key if key.endswith(ROW_SUFFIXES) else f"{key}.jsonl")
-    path.write_bytes(content)
-    return path
 
 
 def _load(job: AdapterJob, path: Path, context: IntakeContext) -> TokenisedDataset:
