@@ -26,7 +26,18 @@ for host in ("kubernetes.default.svc", os.environ["KUBERNETES_SERVICE_HOST"]):
 """
 
 SERVE = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=8080, bind='0.0.0.0')"
-FETCH = "import urllib.request; print(urllib.request.urlopen('http://{host}/etc/hostname', timeout=10).read().decode())"
+# A ready pod is known to name server and proxy a moment later, so a client asks until it is answered.
+FETCH = """
+import time, urllib.request
+for seconds_left in reversed(range(60)):
+    try:
+        print(urllib.request.urlopen("http://{host}/etc/hostname", timeout=10).read().decode())
+        break
+    except OSError:
+        if not seconds_left:
+            raise
+        time.sleep(1)
+"""
 
 
 @pytest.fixture(scope="module")
