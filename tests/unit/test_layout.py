@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = {
@@ -53,6 +54,33 @@ def test_every_module_says_what_it_is():
 def test_no_file_name_says_nothing():
     modules = [path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("*.py")]
     assert [path for path in modules if re.search(r"(^|_)(utils?|helpers?|manager|misc|common)\.py$", path.name)] == []
+
+
+def test_K10_no_pickle_is_read_and_torch_is_new_enough_to_refuse_them_itself():
+    called = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for root, package in SOURCE_ROOTS.items()
+        for path in (ROOT / root / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if _reads_pickles(node)
+    }
+    assert called == set()
+    (locked,) = re.findall(r"^torch==([0-9.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert Version(locked) >= Version("2.6")  # from 2.6 on torch.load reads weights only, unless told otherwise
+    (floor,) = [
+        Requirement(text)
+        for text in importlib.metadata.requires("multigraft") or []
+        if re.match(r"torch\b", text) and "trainer" in text
+    ]
+    assert not floor.specifier.contains("2.5.1")
+
+
+def _reads_pickles(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.split(".")[0] in {"pickle", "dill", "cloudpickle", "joblib"} for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".")[0] in {"pickle", "dill", "cloudpickle", "joblib"}
+    return isinstance(node, ast.Attribute) and ast.unparse(node) in {"torch.load", "np.load", "numpy.load"}
 
 
 # What is started with only this extra installed: (extra, modules to import, command line that must work).
