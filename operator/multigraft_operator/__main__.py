@@ -25,7 +25,11 @@ _PORT = click.IntRange(1, 65535)
 @click.option("--namespace", default="multigraft-system", help="The operator's own namespace, where its Lease lies.")
 @click.option("--watch-namespace", multiple=True, help="Namespace to serve; may be repeated. Default: all.")
 @click.option("--lease-name", default="multigraft-operator", help="Name of the Lease.")
-@click.option("--identity", default="", help="Name of this process in the Lease; default: host name and a number.")
+@click.option(
+    "--identity",
+    default="",
+    help="Name of this process in the Lease, such as its pod; one that bears it already is taken over at once.",
+)
 @click.option("--standalone", is_flag=True, help="No Lease: there is no other operator.")
 @click.option("--http-port", type=_PORT, default=8081, help="Probes and metrics.")
 @click.option("--control-port", type=_PORT, default=8080, help="Control port of trainers.")

@@ -35,3 +35,4 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("kopf").setLevel(max(logging.INFO, logging.getLevelName(level.upper())))
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for each event of a watch otherwise

@@ -59,7 +59,8 @@ class LeaderLease:
                 raise
             return await self._write(self._build({}, transitions=1), is_new=True)
         spec = lease.get("spec") or {}
-        if spec.get("holderIdentity") and not self._has_expired(lease):
+        is_own = spec.get("holderIdentity") == self._identity  # left by a former process in this pod's container
+        if spec.get("holderIdentity") and not is_own and not self._has_expired(lease):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + 1
         return await self._write(self._build(lease, transitions=transitions), is_new=False)
@@ -132,8 +133,11 @@ class LeaderLease:
             if await self._write(self._build(self._held, transitions=transitions), is_new=False):
                 return
             lease = await self._api.get(self._path)
-            if (lease.get("spec") or {}).get("holderIdentity") != self._identity:
-                raise LeadershipLostError("another process holds the Lease")
+            spec = lease.get("spec") or {}
+            if spec.get("holderIdentity") != self._identity:
+                raise LeadershipLostError(f"{spec.get('holderIdentity') or 'nobody'} holds the Lease")
+            if spec.get("leaseTransitions") not in {self.epoch, transitions}:
+                raise LeadershipLostError(f"another process holds the Lease in the name of {self._identity}, too")
             self._held = lease  # a renewal whose answer was lost
 
     async def release(self) -> None:

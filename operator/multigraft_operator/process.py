@@ -33,15 +33,13 @@ class OperatorProcess:
         self._settings = settings
         self._metrics = OperatorMetrics()
         self._cache = ObjectCache()
-        self._watch = Watch(settings, self._cache)
+        self._watch = Watch(settings, self._cache, self._take_signals)
         self._reconciler: Reconciler | None = None
         self._stopped = asyncio.Event()
 
     async def run(self) -> int:
         """Run until stopped by SIGTERM or SIGINT (0), or until leadership or the watches are lost (1)."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopped.set)
+        self._take_signals()
         api = await open_kube_api(self._metrics)
         try:
             probes = ProbeServer(
@@ -53,6 +51,11 @@ class OperatorProcess:
             return await self._run_until_first(self._lead(api), probes.run(self._settings.http_port))
         finally:
             await api.close()
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopped.set)
 
     async def _lead(self, api: KubeApi) -> int:
         election = self._build_election(api)

@@ -94,6 +94,12 @@ class TrainerTalk:
         return Talk(state, datetime.now(UTC), confirmed)
 
     async def _exchange(self, trainer: DesiredTrainer, memory: _Memory, body: str) -> TrainerState:
+        state = await self._send(trainer, memory, body)
+        if state.epoch > trainer.assignments.epoch:  # a GET is answered whoever asks
+            raise StaleEpochError(state.epoch)
+        return state
+
+    async def _send(self, trainer: DesiredTrainer, memory: _Memory, body: str) -> TrainerState:
         host = f"[{trainer.pod.address}]" if ":" in trainer.pod.address else trainer.pod.address
         root = f"http://{host}:{self._port}"
         headers = {"Authorization": f"Bearer {build_token(self._key, trainer.assignments.pool.uid)}"}

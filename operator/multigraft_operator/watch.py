@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -28,20 +29,23 @@ class EndlessBackoffs:
 class Watch:
     """The watches of one operator process."""
 
-    def __init__(self, settings: OperatorSettings, cache: ObjectCache) -> None:
-        self._settings, self._cache = settings, cache
+    def __init__(self, settings: OperatorSettings, cache: ObjectCache, take_signals: Callable[[], None]) -> None:
+        self._settings, self._cache, self._take_signals = settings, cache, take_signals
         self.last_event_at = time.monotonic()
 
     async def run(self) -> None:
         """Watch until cancelled; returns or raises if kopf gives up."""
         namespaces = self._settings.watch_namespaces
-        await kopf.operator(
+        others = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
             registry=self._build_registry(),
             settings=build_kopf_settings(),
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
         )
+        self._take_signals()  # back from kopf, which has just put its own handlers in place of ours
+        await kopf.run_tasks(tasks, ignored=others)
 
     def _build_registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

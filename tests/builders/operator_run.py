@@ -55,16 +55,21 @@ class OperatorRun:
         self.kill()
         for trainer in self.trainers.values():
             trainer.__exit__()
+        for kind in ("adapterjob", "basemodelpool"):
+            for item in self.list(kind):
+                if item["metadata"].get("finalizers"):
+                    self.remove_finalizers(kind, item["metadata"]["name"])
 
-    def start(self, **environment: str) -> None:
-        """Start the operator process."""
+    def start(self, *options: str) -> None:
+        """Start the operator process; like a restarted container, it takes its own Lease over."""
         command = [
             sys.executable, "-m", "multigraft_operator", "--key-file", str(self.folder / "key"),
             "--trainer-image", "localhost/multigraft/trainer:test", "--namespace", self.namespace,
             "--watch-namespace", self.namespace, "--control-port", str(self.control_port),
             "--http-port", str(self.http_port), "--poll-seconds", "0.3", "--relist-seconds", "5",
+            "--identity", "the-pod", *options,
         ]  # fmt: skip
-        variables = without_proxies(self.cluster.environment()) | {"PYTHONPATH": str(OPERATOR)} | environment
+        variables = without_proxies(self.cluster.environment()) | {"PYTHONPATH": str(OPERATOR)}
         with (self.folder / "operator.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, cwd=self.folder)
 
@@ -106,6 +111,11 @@ class OperatorRun:
         base: dict[str, Any] = {"dataset": {"storageUri": "rows.jsonl"}, "training": {"maxSteps": 10}}
         base |= {} if "poolSelector" in spec else {"poolRef": {"name": "tiny"}}
         self.create("AdapterJob", name, base | spec)
+
+    def remove_finalizers(self, kind: str, name: str) -> None:
+        """Let an object go whose operator is gone for good, as docs/operator.md says."""
+        patch = json.dumps({"metadata": {"finalizers": None}})
+        self.kubectl("patch", kind, name, "--type=merge", f"--patch={patch}")
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """Read an object; {} if it is not there."""

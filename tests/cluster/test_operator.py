@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builders.operator_run import OperatorRun, wait_until
-from cluster.access import ClusterAccess
 from multigraft.api.control import TrainerJobPhase
 from multigraft_operator.children.token import build_token
-
-CRDS = Path(__file__).parents[2] / "crds"
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRY_OPERATOR") != "1",
-    reason="the operator process has not been tried on an API server yet (docs/operator.md); TRY_OPERATOR=1 tries it",
-)
-KINDS = ("adapterjobs.multigraft.dev", "basemodelpools.multigraft.dev")
-
-
-@pytest.fixture
-def run(api_server: ClusterAccess, namespace: Callable[..., str], tmp_path: Path) -> Iterator[OperatorRun]:
-    """Give an operator that is not started yet, in a namespace of its own."""
-    api_server.kubectl("apply", "--server-side", f"--filename={CRDS}")
-    api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{kind}" for kind in KINDS))
-    with OperatorRun(api_server, namespace(api_server), tmp_path) as run:
-        yield run
 
 
 def count_writes(run: OperatorRun) -> float:
@@ -200,8 +180,10 @@ def test_R6_a_pool_is_deleted_as_its_policy_says(run: OperatorRun, policy: str) 
         assert run.phase() == "Running"
         trainer.finish(run.uid())
     wait_until(lambda: not run.get("basemodelpool", "tiny"), "the pool is gone", 60)
-    wait_until(lambda: not run.list("statefulset"), "its children are gone", 60)
-    assert not trainer.trainer.jobs
+    wait_until(lambda: not run.list("statefulset") and not run.list("pods"), "its children are gone", 60)
+    if policy == "Drain":
+        assert not trainer.trainer.jobs
+    assert not run.get("adapterjob", "a")["metadata"].get("finalizers")
 
 
 def test_R7_jobs_of_a_lost_pod_go_on_in_the_next(run: OperatorRun) -> None:
