@@ -31,8 +31,9 @@ from multigraft_trainer.intake.options import IntakeOptions
 from multigraft_trainer.intake.samples import TokenisedDataset
 from multigraft_trainer.storage.fetch import fetch_file, fetch_folder
 from multigraft_trainer.storage.output import OutputFolder, open_output
-from multigraft_trainer.storage.roots import StorageRoots
+from multigraft_trainer.storage.roots import Location, StorageRoots
 
+OUTPUT_FIELD = "spec.output.storageUri"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -79,7 +80,7 @@ def prepare_job(job: AdapterJob, context: IntakeContext) -> Intake:
     roots = context.build_roots(job.metadata.namespace)
     targets = context.base.backend.resolve_targets(job.spec.lora.target_modules)
     options = build_adapter_options(job, targets)
-    dataset = _load(job, find_rows(job, roots, context.config_maps, cache_dir=context.cache_dir), context)
+    dataset = load_training_rows(job, context)
     heldout = _load_heldout(job, roots, context)
     optimizer_options = OptimizerOptions.from_spec(
         job.spec.training, total_steps=count_total_steps(job, len(dataset.samples))
@@ -100,6 +101,21 @@ def prepare_job(job: AdapterJob, context: IntakeContext) -> Intake:
         start_weights=start_weights,
     )
     return Intake(prepared, (*_note_targets(targets.count_by_part()), *notes))
+
+
+def load_training_rows(job: AdapterJob, context: IntakeContext) -> TokenisedDataset:
+    """Find and tokenise a job's rows. Raises as `find_rows` and `load_dataset`."""
+    roots = context.build_roots(job.metadata.namespace)
+    return _load(job, find_rows(job, roots, context.config_maps, cache_dir=context.cache_dir), context)
+
+
+def locate_output(job: AdapterJob, roots: StorageRoots) -> Location:
+    """Say where a job writes its adapter; nothing is made there.
+
+    Raises:
+        RefusalError: STORAGE_NOT_ALLOWED.
+    """
+    return roots.check_write(_output_uri(job), field=OUTPUT_FIELD)
 
 
 def build_adapter_options(job: AdapterJob, targets: ResolvedTargets) -> AdapterOptions:
@@ -152,10 +168,13 @@ def _load_start(
 
 
 def _open_output(job: AdapterJob, roots: StorageRoots, context: IntakeContext) -> OutputFolder:
-    uri = job.spec.output.storage_uri or f"adapters/{job.key}"
-    output = open_output(uri, roots, field="spec.output.storageUri", cache_dir=context.cache_dir)
+    output = open_output(_output_uri(job), roots, field=OUTPUT_FIELD, cache_dir=context.cache_dir)
     check_output_folder(output.path)
     return output
+
+
+def _output_uri(job: AdapterJob) -> str:
+    return job.spec.output.storage_uri or f"adapters/{job.key}"
 
 
 def _note_targets(count_by_part: Mapping[str, int]) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from multigraft_trainer.engine.pool_state import PoolState
 from multigraft_trainer.intake.samples import IntakeReport, TokenisedSample
 from multigraft_trainer.report.results import JobResult, JobState, RowAccount
 from multigraft_trainer.storage.durable_files import hash_file, refuse_if_not_writable
-from multigraft_trainer.storage.roots import Location
 
 PROBE_TARGETS = 8
 
@@ -44,7 +43,7 @@ def finish_job(
         state,
         JobState.SUCCEEDED,
         heldout_loss_after=after,
-        adapter_path=_show_location(run.prepared.output.location),
+        adapter_path=run.prepared.output.location.shown,
         adapter_digest=digest,
     )
 
@@ -72,10 +71,6 @@ def _export(run: JobRun, backend: Backend, slots: SlotPool) -> tuple[str, int]:
         digest = hash_file(prepared.output.path / WEIGHTS_FILE)
     prepared.output.publish(last=CONFIG_FILE)
     return digest
-
-
-def _show_location(location: Location) -> str:
-    return location.path if location.is_local else location.uri
 
 
 def _find_probe(samples: Sequence[TokenisedSample]) -> TokenisedSample:
@@ -120,6 +115,7 @@ def build_result(
         adapter_bytes=adapter_digest[1],
         seconds=run.seconds,
         history=tuple(run.history),
+        training_spec=run.prepared.training_spec,
     )
 
 
@@ -134,6 +130,7 @@ def build_refused(prepared: PreparedJob, error: RefusalError) -> JobResult:
         message=error.message,
         total_steps=prepared.optimizer_options.total_steps,
         rows=build_row_account(prepared.dataset.report),
+        training_spec=prepared.training_spec,
     )
 
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +25,7 @@ from multigraft_trainer.engine.job_end import build_row_account
 from multigraft_trainer.engine.metrics import TrainerMetrics
 from multigraft_trainer.engine.observer import EngineObserver, Observers, ProgressObserver
 from multigraft_trainer.engine.pool_state import PoolPaths, PoolState
+from multigraft_trainer.local_run.earlier_results import review_earlier
 from multigraft_trainer.local_run.recorder import PoolFacts, RunRecorder
 from multigraft_trainer.local_run.run_folder import RunFolder, hold_run_folder
 from multigraft_trainer.report.html_report import write_report
@@ -138,8 +139,7 @@ class LocalRun:
         )
         outputs: dict[str, Location] = {}
         for job in self.manifests.jobs:
-            if job.key in state.ended:
-                self.ended[job.key] = state.ended[job.key]
+            if job.key in state.ended and self._keep_earlier(job, state, context):
                 continue
             if job.spec.suspend:
                 self.ended[job.key] = JobResult(
@@ -158,6 +158,22 @@ class LocalRun:
                 yield intake
             except RefusalError as error:
                 self._fail(job, error)
+
+    def _keep_earlier(self, job: AdapterJob, state: PoolState, context: IntakeContext) -> bool:
+        """Book what is known of a job that had ended; False if it is to be trained again."""
+        try:
+            review = review_earlier(job, state.ended[job.key], context)
+        except RefusalError as error:
+            self._fail(job, error)
+            return True
+        if review.note:
+            self.progress.on_phase(f"{job.key}: {review.note}")
+        if review.kept is None:
+            state.forget(job.key)
+            return False
+        folder = state.job_folder(job.key)
+        self.ended[job.key] = replace(review.kept, checkpoint_path=str(folder) if folder.is_dir() else None)
+        return True
 
     def _run_engine(self, engine: Engine) -> None:
         self.progress.on_phase("training")

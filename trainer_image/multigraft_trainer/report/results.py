@@ -81,6 +81,7 @@ class JobResult:
     adapter_sha256: str | None = None  # of adapter_model.safetensors
     adapter_bytes: int | None = None  # size of the same
     uid: str | None = None  # of the API server's object; None in a local run
+    training_spec: Mapping[str, Any] | None = None  # what decided the weights, rows included; None: no row was read
 
     @property
     def identity(self) -> str:

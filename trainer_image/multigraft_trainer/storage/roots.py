@@ -48,6 +48,11 @@ class Location:
         """Give the path as fsspec takes it."""
         return self.place.path
 
+    @property
+    def shown(self) -> str:
+        """Give it as it stands in results: the path of a local place, the URI of a remote one."""
+        return self.path if self.is_local else self.uri
+
 
 @dataclass(frozen=True)
 class StorageRoots:
