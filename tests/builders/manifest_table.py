@@ -406,6 +406,11 @@ UPDATES = (
         ),
     ),
     UpdateRow("H15 order of targets does not matter", _BEFORE, _changed(("q_proj, v_proj", "v_proj, q_proj"))),
+    UpdateRow(
+        "H15 an empty list of modulesToSave spelled out is no change",
+        _BEFORE,
+        _changed(("r: 8", "r: 8\n    modulesToSave: []")),
+    ),
     UpdateRow("H15 a default spelled out is no change", _BEFORE, _changed(("r: 8", 'r: 8\n    loraDropout: "0"'))),
     UpdateRow(
         "H15 default left out, then another value",

@@ -51,6 +51,9 @@ class UpdateRule:
         same = f"self.{self.field} == oldSelf.{self.field}"
         if not self.optional:
             return same
+        if self.is_set:  # no list and an empty one are the same
+            now, before = (f"(has({name}.{self.field}) ? {name}.{self.field} : [])" for name in ("self", "oldSelf"))
+            return f"{now} == {before}"
         both = f"has(self.{self.field}) == has(oldSelf.{self.field})"
         return f"{both} && (!has(self.{self.field}) || {same})"
 
