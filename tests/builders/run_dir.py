@@ -10,8 +10,9 @@ from typing import Any
 from builders.tiny_base import make_tiny_base
 from multigraft.manifests.load import load_manifests
 from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
+from multigraft_trainer.local_run.pool_selection import select_pool
 from multigraft_trainer.local_run.run_folder import open_run_folder
-from multigraft_trainer.report.progress import SilentProgress
+from multigraft_trainer.report.progress import Progress, SilentProgress
 from multigraft_trainer.report.results import JobResult, RunResult
 
 NAMESPACE = "default"
@@ -84,13 +85,22 @@ class RunDirectory:
         """Run everything; gives the results by job key."""
         return {job.job: job for job in self.run_all(out, resume=resume, step_limit=step_limit).jobs}
 
-    def run_all(self, out: Path, *, resume: bool = False, step_limit: int | None = None) -> RunResult:
+    def run_all(
+        self,
+        out: Path,
+        *,
+        resume: bool = False,
+        step_limit: int | None = None,
+        pool: str | None = None,
+        progress: Progress | None = None,
+    ) -> RunResult:
         """Run everything; gives the whole result."""
         manifests = load_manifests([self.folder])
         assert not manifests.problems, manifests.problems
         output = open_run_folder(self.folder, out, resume=resume)
         options = RunOptions(self.folder, resume=resume, step_limit=step_limit)
-        return LocalRun(manifests.pools[0], manifests, output, options, SilentProgress()).run()
+        selection = select_pool(manifests, pool)
+        return LocalRun(selection, manifests.config_maps, output, options, progress or SilentProgress()).run()
 
     def _write(self, name: str, body: dict[str, Any]) -> None:
         document = {"apiVersion": "multigraft.dev/v1alpha1", **body}

@@ -47,6 +47,7 @@ class IntakeContext:
     output_root: Path  # relative output paths start here
     cache_dir: Path
     config_maps: Mapping[str, ConfigMap]
+    private: tuple[Path, ...] = ()  # folders of the run itself, which no job may touch
     knows_uids: bool = False  # jobs are objects of an API server: another uid is another job, whatever its name
 
     def build_roots(self, namespace: str) -> StorageRoots:
@@ -56,6 +57,7 @@ class IntakeContext:
             write_base=self.output_root.resolve(),
             allowed=tuple(self.pool.spec.storage.allowed_roots),
             namespace=namespace,
+            private=[folder.resolve() for folder in self.private],
         )
 
 

@@ -37,6 +37,11 @@ def choose_device(pool: BaseModelPool) -> torch.device:
     return torch.device("cuda" if wants_gpu and torch.cuda.is_available() else "cpu")
 
 
+def name_device(device: torch.device) -> str:
+    """Give what a device calls itself, such as `NVIDIA H200`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
 def open_shared_base(pool: BaseModelPool, directory: Path, cache_dir: Path) -> SharedBase:
     """Find, check and load the base model of a pool, with its slots.
 

@@ -173,9 +173,9 @@ class TrainerMetrics(EngineObserver):
         """Write all series in the text format, atomically."""
         write_to_textfile(str(path), self.registry)
 
-    def serve(self, port: int) -> int:
-        """Serve /metrics on all interfaces; returns the port (a free one for 0)."""
-        server, _ = start_http_server(port, registry=self.registry)
+    def serve(self, port: int, *, host: str) -> int:
+        """Serve /metrics on one address (`0.0.0.0`: all interfaces); returns the port (a free one for 0)."""
+        server, _ = start_http_server(port, addr=host, registry=self.registry)
         return int(server.server_port)
 
     def _update_slots(self) -> None:

@@ -101,7 +101,7 @@ class ProgressObserver(EngineObserver):
         self._progress.on_phase(text)
 
     def on_note(self, job: str, text: str) -> None:
-        self._progress.on_phase(f"{job}: {text}")
+        self._progress.on_note(f"{job}: {text}")
 
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int) -> None:
         self._progress.on_job(job, rank=rank, total_steps=total_steps, steps=steps)

@@ -34,6 +34,10 @@ class RunRecorder(EngineObserver):
     train_seconds: float = 0.0
     solver_seconds: float = 0.0
     horizons: list[HorizonResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def on_note(self, job: str, text: str) -> None:
+        self.notes.append(f"{job}: {text}")
 
     def on_plan(self, horizon: int, plan: Plan) -> None:  # noqa: ARG002 (the protocol's name)
         self.num_plans += 1

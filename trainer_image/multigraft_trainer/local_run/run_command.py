@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from multigraft.api.base_model_pool import BaseModelPool
-from multigraft.api.reasons import Reason, RefusalError
+from multigraft.api.reasons import RefusalError
 from multigraft.manifests.collection import Manifests
 from multigraft.manifests.load import load_manifests
+from multigraft_trainer.local_run.metrics_port import check_port_is_free
+from multigraft_trainer.local_run.pool_selection import PoolSelection, select_pool
 from multigraft_trainer.reproducible import set_reproducible_environment
 
 JOB_FAILED = 1
@@ -29,8 +29,12 @@ INVALID_INPUT = 2
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, or with the newest run of DIRECTORY.")
 @click.option("--steps", type=click.IntRange(min=1), help="Stop each job after this many optimizer steps, resumable.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here; 0: a free port.")
-@click.option("--pool", "pool_name", help="Name of the BaseModelPool to run, if DIRECTORY has several.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics on this port of 127.0.0.1; 0: a free port.",
+)
+@click.option("--pool", "pool_name", help="BaseModelPool to run, if DIRECTORY has several: NAME or NAMESPACE/NAME.")
 @click.option("--quiet", is_flag=True, help="No progress, only the table at the end.")
 def run(
     *,
@@ -53,48 +57,16 @@ def run(
             click.echo(str(problem), err=True)
         sys.exit(INVALID_INPUT)
     try:
-        pool = choose_pool(manifests, pool_name)
-        failed = _run(pool, manifests, directory, out, resume=resume, steps=steps, port=metrics_port, quiet=quiet)
+        selection = select_pool(manifests, pool_name)
+        failed = _run(selection, manifests, directory, out, resume=resume, steps=steps, port=metrics_port, quiet=quiet)
     except RefusalError as error:
         click.echo(f"{error.reason}: {error.message}", err=True)
         sys.exit(INVALID_INPUT)
     sys.exit(JOB_FAILED if failed else 0)
 
 
-def choose_pool(manifests: Manifests, name: str | None) -> BaseModelPool:
-    """Choose the pool to run.
-
-    Raises:
-        RefusalError: If there is none, none of that name, or several without a name; or no job.
-    """
-    names = ", ".join(pool.metadata.name for pool in manifests.pools) or "none"
-    chosen = [pool for pool in manifests.pools if name in (None, pool.metadata.name)]
-    if not chosen:
-        raise RefusalError(Reason.POOL_NOT_FOUND, f"want a BaseModelPool{f' {name}' if name else ''}, found {names}")
-    if len(chosen) > 1:
-        raise RefusalError(Reason.INVALID_SPEC, f"--pool: several BaseModelPools ({names}); name the one to run")
-    if not manifests.jobs:
-        raise RefusalError(Reason.INVALID_SPEC, "no AdapterJob among the manifests")
-    return chosen[0]
-
-
-def check_port_is_free(port: int) -> None:
-    """Refuse a port that is taken, before anything is loaded or written.
-
-    Raises:
-        RefusalError: INVALID_SPEC, naming the port.
-    """
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-        except OSError as error:
-            text = f"--metrics-port {port}: {error.strerror or error}; 0 takes a free port"
-            raise RefusalError(Reason.INVALID_SPEC, text) from None
-
-
 def _run(
-    pool: BaseModelPool,
+    selection: PoolSelection,
     manifests: Manifests,
     directory: Path,
     out: Path | None,
@@ -104,7 +76,7 @@ def _run(
     port: int | None,
     quiet: bool,
 ) -> bool:
-    """Run, print the table, and tell whether a job failed."""
+    """Run, print the table, and tell whether a job failed or its result could not be written."""
     set_reproducible_environment()
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from multigraft_trainer.local_run.local_run import LocalRun, RunOptions
@@ -118,7 +90,10 @@ def _run(
     console = Console()
     progress = open_progress(console, quiet=quiet)
     options = RunOptions(directory, resume=resume, step_limit=steps, metrics_port=port)
-    result = LocalRun(pool, manifests, output, options, progress).run()
-    console.print(render_result_table(result))
+    local_run = LocalRun(selection, manifests.config_maps, output, options, progress)
+    result = local_run.run()
+    console.print(render_result_table(result, notes=result.notes if quiet else ()))
+    for problem in local_run.unwritten:
+        click.echo(f"not written: {problem}", err=True)
     console.print(f"report: {output.path / 'report.html'}", soft_wrap=True, highlight=False)
-    return bool(result.failed_jobs)
+    return bool(result.failed_jobs or local_run.unwritten)

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import fcntl
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft_trainer.admission.checkpoint_root import open_checkpoint_root
 from multigraft_trainer.storage.durable_files import refuse_if_not_writable
+from multigraft_trainer.storage.roots import CHECKPOINTS
 
 MARKER = "run.json"  # tells a folder of ours from any other; holds the directory that the run is of
 FORMAT = 1
@@ -31,10 +35,6 @@ class RunFolder:
     path: Path
 
     @property
-    def adapters(self) -> Path:
-        return self.path / "adapters"
-
-    @property
     def cache(self) -> Path:
         return self.path / "cache"
 
@@ -45,6 +45,30 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.prom"
+
+    @property
+    def error_log(self) -> Path:
+        return self.path / "error.log"
+
+    def read_id(self) -> str:
+        """Give what tells this run from all others, wherever its folder is moved."""
+        marker = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
+        return str(marker.get("id", "run"))
+
+
+def open_checkpoints(folder: RunFolder, pool: BaseModelPool, directory: Path) -> Path:
+    """Give the folder of the run's checkpoints: `checkpoints` in its own, or what the pool's spec names.
+
+    Outside of the run's folder they lie in a folder of this run alone, as runs of the same manifests would mix.
+
+    Raises:
+        RefusalError: As `open_checkpoint_root`.
+    """
+    own = folder.path.resolve()
+    if pool.spec.checkpoint.storage_uri is None:
+        return own / CHECKPOINTS
+    root = open_checkpoint_root(pool, storage_root=directory, output_root=own, default=CHECKPOINTS)
+    return root if root.is_relative_to(own) else root / folder.read_id()
 
 
 @contextmanager
@@ -83,8 +107,12 @@ def open_run_folder(directory: Path, out: Path | None, *, resume: bool) -> RunFo
         raise RefusalError(Reason.INVALID_SPEC, f"--out {path}: is not empty; {hint}")
     with refuse_if_not_writable(f"--out {path}"):
         path.mkdir(parents=True, exist_ok=True)
-        marker = {"format": FORMAT, "directory": str(directory.resolve())}
-        (path / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        marker = {"format": FORMAT, "directory": str(directory.resolve()), "id": secrets.token_hex(8)}
+        try:
+            with (path / MARKER).open("x", encoding="utf-8") as file:
+                file.write(json.dumps(marker) + "\n")
+        except FileExistsError:
+            raise RefusalError(Reason.INVALID_SPEC, f"--out {path}: another run began there just now") from None
     return RunFolder(path)
 
 

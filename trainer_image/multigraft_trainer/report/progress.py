@@ -31,6 +31,10 @@ class Progress(Protocol):
         """Say what the run does now, for example `loading the base model`."""
         ...
 
+    def on_note(self, text: str) -> None:
+        """Say what the user should know, and stays true."""
+        ...
+
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int = 0) -> None:
         """Say that a job joined, with the steps that it has already taken when it resumes."""
         ...
@@ -113,6 +117,7 @@ class SilentProgress:
     """Shows nothing."""
 
     def on_phase(self, text: str) -> None: ...
+    def on_note(self, text: str) -> None: ...
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int = 0) -> None: ...
     def on_microbatch(self, tokens_by_job: Mapping[str, int], *, token_capacity: int, seconds: float) -> None: ...
     def on_step(self, job: str, record: StepRecord) -> None: ...
@@ -139,6 +144,9 @@ class PlainProgress:
     def on_phase(self, text: str) -> None:
         self.seen.phase = text
         self._print(text)
+
+    def on_note(self, text: str) -> None:
+        self._print(f"note: {text}")
 
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int = 0) -> None:
         self.seen.jobs[job] = JobProgress(job, rank, total_steps, steps)
@@ -175,6 +183,9 @@ class LiveProgress:
 
     def on_phase(self, text: str) -> None:
         self.seen.phase = text
+
+    def on_note(self, text: str) -> None:
+        self._console.print(Text(printable(f"note: {text}")))
 
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int = 0) -> None:
         self.seen.jobs[job] = JobProgress(job, rank, total_steps, steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,8 +16,12 @@ from multigraft_trainer.report.results import JobResult, JobState, RunResult
 _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red"}
 
 
-def render_result_table(result: RunResult) -> RenderableType:
-    """Give the table of all jobs, where their adapters lie, why the failed ones failed, and the sums of the run."""
+def render_result_table(result: RunResult, *, notes: Sequence[str] = ()) -> RenderableType:
+    """Give the table of all jobs, where their adapters lie, why the failed ones failed, and the sums of the run.
+
+    Args:
+        notes: Of the run, if they were not shown while it went on.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("job", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -33,8 +39,9 @@ def render_result_table(result: RunResult) -> RenderableType:
         )
     lines = [format_reason(job) for job in result.jobs if job.reason or job.message]
     lines += [f"adapter: {job.adapter_path}" for job in result.jobs if job.adapter_path]
-    if any(job.state is JobState.STOPPED for job in result.jobs):
-        lines.append("stopped jobs go on from their checkpoints with --resume")
+    lines += [f"note: {note}" for note in notes]
+    if any(job.state in (JobState.STOPPED, JobState.FAILED) for job in result.jobs):
+        lines.append("stopped and failed jobs go on from their last checkpoints with --resume")
     texts = [Text(printable(line)) for line in ["", *lines, "", format_sums(result)]]
     return Group(table, *(texts if lines else texts[1:]))
 

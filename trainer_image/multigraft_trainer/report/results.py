@@ -182,6 +182,7 @@ class RunResult:
     seconds: float  # the whole run
     peak_rss_bytes: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what the user should know, such as fields that a local run does not use
 
     @property
     def failed_jobs(self) -> tuple[JobResult, ...]:
@@ -206,7 +207,8 @@ class RunResult:
         return cls(
             pool=_read_pool(data["pool"]),
             jobs=tuple(_read_job(job) for job in data["jobs"]),
-            **_plain(cls, data, skip={"pool", "jobs"}),
+            notes=tuple(data.get("notes", ())),
+            **_plain(cls, data, skip={"pool", "jobs", "notes"}),
         )
 
 

@@ -57,7 +57,7 @@ class TrainerProcess:
 
     async def _open_ports(self) -> web.AppRunner:
         settings = self._settings
-        metrics_port = self._metrics.engine.serve(settings.metrics_port)
+        metrics_port = self._metrics.engine.serve(settings.metrics_port, host=settings.host)
         app = build_app(self.trainer, self._token, self._metrics, max_body_bytes=limit_body_bytes(self._pool))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()

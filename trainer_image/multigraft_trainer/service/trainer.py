@@ -9,11 +9,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.control import AssignedJob, Assignments, BasePhase, BaseState, Capacity, TrainerState
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.manifests.config_map import ConfigMap
+from multigraft_trainer.admission.checkpoint_root import open_checkpoint_root
 from multigraft_trainer.admission.prepare_job import IntakeContext, prepare_job
 from multigraft_trainer.admission.shared_base import SharedBase, open_shared_base
 from multigraft_trainer.checkpoints.records import code_version
@@ -22,7 +24,6 @@ from multigraft_trainer.engine.job_run import PreparedJob
 from multigraft_trainer.engine.observer import EngineObserver, Observers
 from multigraft_trainer.engine.pool_state import PoolPaths, PoolState
 from multigraft_trainer.report.results import JobResult, JobState
-from multigraft_trainer.service.checkpoint_root import open_checkpoint_root
 from multigraft_trainer.service.desired_set import DesiredSet
 from multigraft_trainer.service.exit_codes import ExitCode
 from multigraft_trainer.service.figures import Figures
@@ -30,6 +31,7 @@ from multigraft_trainer.service.job_table import JobTable
 from multigraft_trainer.service.json_log import EventLog
 from multigraft_trainer.service.service_metrics import ServiceMetrics
 from multigraft_trainer.service.settings import TrainerSettings
+from multigraft_trainer.storage.roots import CHECKPOINTS
 
 _log = EventLog(__name__)
 
@@ -46,6 +48,7 @@ class Trainer:
         self._table = JobTable(desired, self._figures, num_slots=pool.spec.slots.max)
         self._base_state = BaseState(phase=BasePhase.LOADING)
         self._start_id = uuid.uuid4().hex
+        self._private: tuple[Path, ...] = ()  # folders that no job may touch
         self._stop_lock = threading.Lock()
         self._engine: Engine | None = None
         self._thread: threading.Thread | None = None
@@ -142,7 +145,13 @@ class Trainer:
 
     def _open_state(self) -> PoolState:
         spec, settings = self._pool.spec, self._settings
-        root = open_checkpoint_root(self._pool, settings)
+        root = open_checkpoint_root(
+            self._pool,
+            storage_root=settings.storage_root,
+            output_root=settings.output_root,
+            default=f"{CHECKPOINTS}/{self._pool.metadata.namespace}",
+        )
+        self._private = (root, settings.cache_dir, settings.state_dir)
         own = root / "pools" / self._pool.key / settings.pod_name
         paths = PoolPaths(checkpoints=root, plans=own / "plans", boundaries=own)
         state = PoolState(paths, keep_last=spec.checkpoint.keep_last, resume=True)
@@ -210,6 +219,7 @@ class Trainer:
             output_root=self._settings.output_root,
             cache_dir=self._settings.cache_dir,
             config_maps=config_maps,
+            private=self._private,
             knows_uids=True,
         )
 

@@ -58,7 +58,7 @@ def open_output(
     location = roots.check_write(uri, field=field)
     if location.is_local:
         path = Path(location.path)
-        _try_local(location, path)
+        make_writable_folder(location)
         # made folders may have been links put there since: look again
         return OutputFolder(roots.check_write(uri, field=field), path)
     _try_remote(location, options)
@@ -68,7 +68,13 @@ def open_output(
     return OutputFolder(location, path, options)
 
 
-def _try_local(location: Location, path: Path) -> None:
+def make_writable_folder(location: Location) -> None:
+    """Make a local folder and prove that it can be written.
+
+    Raises:
+        RefusalError: `OutputNotWritable`.
+    """
+    path = Path(location.path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+from urllib.error import URLError
 from urllib.request import urlopen
 
+import pytest
 from prometheus_client import generate_latest
 
 from multigraft.planner.plan import Plan, PlanLimits
@@ -70,7 +72,9 @@ def test_I09_labels_hold_no_text_of_errors() -> None:
     assert "secret" not in render(metrics)
 
 
-def test_metrics_are_served_on_a_port() -> None:
-    port = make_metrics().serve(0)
-    with urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+def test_metrics_are_served_on_a_port_of_one_address() -> None:
+    port = make_metrics().serve(0, host="127.0.0.2")
+    with urlopen(f"http://127.0.0.2:{port}/metrics") as response:
         assert "multigraft_slots_in_use" in response.read().decode()
+    with pytest.raises(URLError):
+        urlopen(f"http://127.0.0.1:{port}/metrics")

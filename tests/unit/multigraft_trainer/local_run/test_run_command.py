@@ -50,7 +50,7 @@ def test_a_failed_job_exits_1_and_says_why(directory: RunDirectory, tmp_path: Pa
     "arguments, problem",
     [
         (["--resume"], "holds no run"),
-        (["--pool", "other"], "want a BaseModelPool other, found tiny"),
+        (["--pool", "other"], "want a BaseModelPool other, found default/tiny"),
     ],
     ids=["nothing to resume", "no pool of that name"],
 )
@@ -99,7 +99,7 @@ def test_progress_without_a_terminal_has_no_control_codes(directory: RunDirector
 
 def test_a_taken_metrics_port_exits_2_before_anything_is_written(directory: RunDirectory, tmp_path: Path) -> None:
     directory.add_job("one")
-    with socket.create_server(("", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, text = call(directory.folder, "--out", tmp_path / "out", "--metrics-port", port)
     assert code == 2

@@ -1,5 +1,7 @@
 import io
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from builders.run_result import make_job, make_result
@@ -7,9 +9,9 @@ from multigraft_trainer.report.result_table import render_result_table
 from multigraft_trainer.report.results import JobState, RunResult
 
 
-def show(result: RunResult, width: int = 120) -> str:
+def show(result: RunResult, width: int = 120, notes: tuple[str, ...] = ()) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False, _environ={})
-    console.print(render_result_table(result))
+    console.print(render_result_table(result, notes=notes))
     return console.file.getvalue()
 
 
@@ -28,9 +30,16 @@ def test_a_failed_job_says_why_below_the_table():
     assert "default/alpha: Failed: NonFinite: 3 steps in a row" in show(make_result(job)).splitlines()
 
 
-def test_stopped_jobs_are_told_how_to_go_on():
-    text = show(make_result(make_job(state=JobState.STOPPED, adapter_path=None)))
-    assert "stopped jobs go on from their checkpoints with --resume" in text.splitlines()
+@pytest.mark.parametrize("state", [JobState.STOPPED, JobState.FAILED])
+def test_stopped_and_failed_jobs_are_told_how_to_go_on(state):
+    text = show(make_result(make_job(state=state, adapter_path=None)))
+    assert "stopped and failed jobs go on from their last checkpoints with --resume" in text.splitlines()
+
+
+def test_notes_that_were_not_shown_during_the_run_are_in_the_table():
+    result = replace(make_result(), notes=("pool default/tiny: [b]one[/b] process",))
+    assert "note: pool default/tiny: [b]one[/b] process" in show(result, notes=result.notes).splitlines()
+    assert "note:" not in show(result)
     assert "--resume" not in show(make_result())
 
 
