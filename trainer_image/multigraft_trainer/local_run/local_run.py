@@ -11,6 +11,7 @@ from pathlib import Path
 from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.reasons import RefusalError
 from multigraft.manifests.config_map import ConfigMap
+from multigraft_trainer.admission.output_owners import refuse_taken_outputs
 from multigraft_trainer.admission.prepare_job import Intake, IntakeContext, prepare_job
 from multigraft_trainer.admission.shared_base import SharedBase, choose_device, name_device, open_shared_base
 from multigraft_trainer.engine.engine import Engine, EngineOptions
@@ -22,7 +23,6 @@ from multigraft_trainer.local_run.earlier_results import review_earlier
 from multigraft_trainer.local_run.error_log import write_error_log
 from multigraft_trainer.local_run.metrics_port import METRICS_HOST
 from multigraft_trainer.local_run.outcomes import Outcomes
-from multigraft_trainer.local_run.output_owners import refuse_taken_outputs
 from multigraft_trainer.local_run.passed_over import note_job, note_pool
 from multigraft_trainer.local_run.pool_selection import PoolSelection
 from multigraft_trainer.local_run.recorder import PoolFacts, RunRecorder
@@ -165,7 +165,7 @@ class LocalRun:
 
     def _prepare_jobs(self, context: IntakeContext, state: PoolState) -> Iterator[Intake]:
         """Give the jobs that can train; the others end here, each with its own reason."""
-        taken = refuse_taken_outputs(self.selection.jobs, state.ended, context)
+        taken = refuse_taken_outputs(self.selection.jobs, context, ended=state.ended)
         for job in self.selection.jobs:
             try:
                 if job.key in taken:

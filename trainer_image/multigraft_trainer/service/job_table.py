@@ -158,6 +158,13 @@ class JobTable:
 
     # For the intake's thread.
 
+    def list_neighbours(self, entry: JobEntry) -> tuple[list[AssignedJob], list[AssignedJob]]:
+        """Give the other jobs: those that have begun, and those that are desired and have not."""
+        with self._changed:
+            begun = [other.assigned for other in self._entries.values() if other is not entry]
+            keys = {job.key for job in begun} | {entry.assigned.key}
+            return begun, [job for job in self._desired.jobs.values() if job.key not in keys]
+
     def wait_for_intake(self) -> JobEntry | None:
         """Wait for the most important job that is wanted and not begun with, and begin; None at the end."""
         with self._changed:

@@ -16,6 +16,7 @@ from multigraft.api.control import AssignedJob, Assignments, BasePhase, BaseStat
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.manifests.config_map import ConfigMap
 from multigraft_trainer.admission.checkpoint_root import open_checkpoint_root
+from multigraft_trainer.admission.output_owners import refuse_taken_outputs
 from multigraft_trainer.admission.prepare_job import IntakeContext, prepare_job
 from multigraft_trainer.admission.shared_base import SharedBase, open_shared_base
 from multigraft_trainer.checkpoints.records import code_version
@@ -27,11 +28,14 @@ from multigraft_trainer.report.results import JobResult, JobState
 from multigraft_trainer.service.desired_set import DesiredSet
 from multigraft_trainer.service.exit_codes import ExitCode
 from multigraft_trainer.service.figures import Figures
+from multigraft_trainer.service.job_entry import JobEntry
 from multigraft_trainer.service.job_table import JobTable
 from multigraft_trainer.service.json_log import EventLog
+from multigraft_trainer.service.secret_of_job import refuse_secret
 from multigraft_trainer.service.service_metrics import ServiceMetrics
 from multigraft_trainer.service.settings import TrainerSettings
 from multigraft_trainer.storage.roots import CHECKPOINTS
+from multigraft_trainer.unexpected import explain_unexpected
 
 _log = EventLog(__name__)
 
@@ -189,22 +193,34 @@ class Trainer:
             if earlier is not None and earlier.state is JobState.SUCCEEDED:
                 self._table.book_intake(entry, None, earlier)
             else:
-                self._table.book_intake(entry, *self._take_in(entry.assigned, base))
+                self._table.book_intake(entry, *self._take_in(entry, base))
 
-    def _take_in(self, assigned: AssignedJob, base: SharedBase) -> tuple[PreparedJob | None, JobResult | None]:
+    def _take_in(self, entry: JobEntry, base: SharedBase) -> tuple[PreparedJob | None, JobResult | None]:
         """Give the prepared job, or the result that says why it cannot be trained."""
+        assigned = entry.assigned
         _log.info("reading the rows", job=assigned.key)
         try:
-            intake = prepare_job(assigned.build_job(), self._build_context(assigned, base))
+            refuse_secret(assigned.spec)
+            context = self._build_context(assigned, base)
+            self._refuse_taken_output(entry, context)
+            intake = prepare_job(assigned.build_job(), context)
         except RefusalError as error:
             return None, _refuse(assigned, error)
         except Exception as error:  # noqa: BLE001 (one job's fault stays its own)
             _log.crash("intake failed", job=assigned.key)
-            text = f"intake: {type(error).__name__}; the trainer's log has more"
-            return None, _refuse(assigned, RefusalError(Reason.INTERNAL_ERROR, text))
+            return None, _refuse(assigned, explain_unexpected(error, "preparing the job"))
         for note in intake.notes:
             _log.info(note, job=assigned.key)
         return intake.prepared, None
+
+    def _refuse_taken_output(self, entry: JobEntry, context: IntakeContext) -> None:
+        """Refuse a folder in which another job has begun, or that bears the name of another desired one."""
+        begun, others = self._table.list_neighbours(entry)
+        waiting = [job for job in others if job.spec.output.storage_uri is None]
+        jobs = [job.build_job() for job in (*begun, *waiting, entry.assigned)]
+        taken = refuse_taken_outputs(jobs, context, training={job.key for job in begun})
+        if entry.assigned.key in taken:
+            raise taken[entry.assigned.key]
 
     def _build_context(self, assigned: AssignedJob, base: SharedBase) -> IntakeContext:
         config_maps: dict[str, ConfigMap] = {}

@@ -192,6 +192,41 @@ def test_R11_a_job_with_bad_rows_fails_with_its_reason_and_never_runs(shared: Tr
     assert (got["phase"], got["reason"], got["step"]) == ("Failed", "DatasetEmpty", 0)
 
 
+def test_a_secret_of_a_job_is_refused_and_not_passed_over(shared: TrainerService) -> None:
+    epoch = next_epoch(shared)
+    job = shared.job("with-secret", dataset={"secretRef": {"name": "s3-keys"}})
+    shared.put(job, epoch=epoch)
+    report = shared.wait_for_phase("with-secret", "Failed")
+    assert report["reason"] == "NotSupported"
+    assert "spec.dataset.secretRef: got s3-keys" in report["message"]
+
+
+def test_a_job_may_not_write_into_the_folder_of_one_that_trains_or_is_named_so(shared: TrainerService) -> None:
+    def at(output: str) -> dict[str, Any]:
+        return {"output": {"storageUri": output}}
+
+    epoch = next_epoch(shared)
+    first = shared.job("owner", maxSteps=100_000, spec=at("shared/one"))
+    shared.put(first, epoch=epoch)
+    shared.wait_for_phase("owner", "Running")
+    late = shared.job("late", spec=at("shared"))
+    thief = shared.job("thief", spec=at("adapters/default/later"))
+    later = shared.job("later", spec={"suspend": True})
+    spy = shared.job("spy", spec=at("checkpoints/default/x"))
+    shared.put(first, late, thief, later, spy, epoch=epoch)
+    for name, reason, text in (
+        ("late", "InvalidSpec", "default/owner"),
+        ("thief", "InvalidSpec", "default/later"),
+        ("spy", "StorageNotAllowed", "of the run itself"),
+    ):
+        report = shared.wait_for_phase(name, "Failed")
+        assert report["reason"] == reason
+        assert text in report["message"]
+    assert shared.report("owner")["phase"] == "Running"
+    shared.put(epoch=epoch)
+    wait_for(lambda: not shared.state()["jobs"])
+
+
 def test_inline_rows_of_a_config_map_are_trained_and_missing_ones_are_said(shared: TrainerService) -> None:
     import base64
 
