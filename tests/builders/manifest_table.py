@@ -18,6 +18,7 @@ class Row:
     text: str
     field: str | None = None
     says: str = ""  # part of the local message
+    is_local: bool = False  # what CEL cannot say: the API server accepts it, and the trainer refuses it
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ ALPHA = "spec.lora.loraAlpha"
 DROPOUT = "spec.lora.loraDropout"
 RANK = "spec.lora.r"
 REVISION = "spec.baseModel.revision"
+TARGETS = "spec.lora.targetModules"
 LIMITS = "resources: {limits: "
 
 
@@ -166,6 +168,46 @@ TEXT_AND_NAMES = (
     Row("storage URI with a blank at its end", job_text(dataset='storageUri: "a "'), "spec.dataset.storageUri"),
     Row("storage URI with a NUL", job_text(dataset='storageUri: "a\\0"'), "spec.dataset.storageUri"),
     Row("storage URI that is empty", job_text(dataset='storageUri: ""'), "spec.dataset.storageUri"),
+    Row(
+        "storage URI with dots that do not climb", job_text(dataset='storageUri: "s3://b/..a/b../c..d/.../%2e/x.jsonl"')
+    ),
+    *(
+        Row(f"K01 {what}", job_text(dataset=f"storageUri: '{uri}'"), "spec.dataset.storageUri", "without `..`")
+        for what, uri in (
+            ("storage URI that climbs", "../rows.jsonl"),
+            ("storage URI that climbs in the middle", "s3://b/a/../../c"),
+            ("storage URI that ends in dots", "a/.."),
+            ("storage URI that is two dots", ".."),
+            ("storage URI with encoded dots", "a/%2e%2E/b"),
+            ("storage URI with half encoded dots", "a/.%2e/b"),
+            ("storage URI with encoded slashes", "a%2f..%2Fb"),
+            ("storage URI with backslashes", r"a\..\b"),
+            ("storage URI with one backslash", r"a\b"),
+            ("storage URI with an encoded backslash", "a%5c..%5cb"),
+        )
+    ),
+    Row(
+        "K01 held-out rows that climb",
+        job_text(dataset="storageUri: a\nevalStorageUri: a/../../b"),
+        "spec.dataset.evalStorageUri",
+    ),
+    Row("K01 output that climbs", job_text(more="output: {storageUri: ../out}"), "spec.output.storageUri"),
+    Row("K01 start adapter that climbs", job_text(more="resumeFrom: {storageUri: ../a}"), "spec.resumeFrom.storageUri"),
+    Row(
+        "K01 base model that climbs",
+        pool_text().replace("storageUri: base", "storageUri: ../base"),
+        "spec.baseModel.storageUri",
+    ),
+    Row(
+        "K01 checkpoints that climb",
+        pool_text(more="checkpoint: {storageUri: a/%2e./b}"),
+        "spec.checkpoint.storageUri",
+    ),
+    Row(
+        "K01 allowed root that climbs",
+        pool_text(more="storage: {allowedRoots: [/data, /data/../etc]}"),
+        "spec.storage.allowedRoots",
+    ),
 )
 
 UNKNOWN = (
@@ -220,6 +262,31 @@ RULES = (
         "all-linear with another", _lora("targetModules: [all-linear, q_proj]"), "spec.lora.targetModules", "only entry"
     ),
     Row("a regular expression", _lora(r"targetModules: ['model\.layers\.[0-3]\..*_proj']")),
+    Row("an expression that looks ahead", _lora("targetModules: ['(?!.*visual).*(q|v)_proj']")),
+    Row("an expression with brackets in brackets", _lora(r"targetModules: ['.*[[\]()*+?].*\(\[\\']")),
+    *(
+        Row(f"B15 {what}", _lora(f"targetModules: ['{entry}']"), TARGETS, "regular expression", is_local=is_local)
+        for what, entry, is_local in (
+            ("expression that is a file pattern", "*_proj", False),
+            ("expression that ends in a backslash", "q_proj\\", False),
+            ("expression with an open class", "layers.[0-3", False),
+            ("expression with an open group", "(q|v_proj", False),
+            ("expression with a lone bracket", "q|v)_proj", False),
+            ("expression with an inner open group", "(q|v)_(proj", True),
+            ("expression repeated twice", "layers.**", True),
+            ("expression with a range upside down", "[z-a]_proj", True),
+            ("expression with an unknown group", "(?Z)q_proj", True),
+            ("expression with more repeats than there are", "q{99999999999}", True),
+        )
+    ),
+    Row("B15 expression beside a name", _lora("targetModules: ['.*q_proj', v_proj]"), TARGETS, "only entry"),
+    Row("two names with dots and dashes", _lora("targetModules: [mlp.up_proj, a-b.c_d.0]")),
+    Row("slots with names and expressions", pool_text(more="slots: {targetModules: ['.*q_proj', v_proj, '(k|o)']}")),
+    Row(
+        "slots with an expression that does not compile",
+        pool_text(more="slots: {targetModules: [v_proj, '(k']}"),
+        "spec.slots.targetModules",
+    ),
     Row(
         "C11 warm-up longer than the run",
         _training("maxSteps: 12\nwarmupSteps: 2000"),

@@ -13,7 +13,16 @@ from pydantic import Field
 
 from multigraft.api.adapter_job_status import AdapterJobStatus
 from multigraft.api.label_selector import LabelSelector
-from multigraft.api.rules import Rule, at_most_field, decimal_in_range, exactly_one, must_be_empty, only_alone
+from multigraft.api.rules import (
+    Rule,
+    at_most_field,
+    decimal_in_range,
+    exactly_one,
+    must_be_empty,
+    names_or_one_expression,
+    only_alone,
+    plain_uri,
+)
 from multigraft.api.schema import (
     EVERY_FIELD,
     INT32_MAX,
@@ -57,7 +66,11 @@ class LrSchedulerType(StrEnum):
 class Dataset(Spec):
     """Where the rows come from and how they are read. Exactly one of `storageUri`, `configMapRef`."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("storageUri", "configMapRef"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        exactly_one("storageUri", "configMapRef"),
+        plain_uri("storageUri"),
+        plain_uri("evalStorageUri"),
+    )
     fixed: ClassVar[tuple[str, ...]] = EVERY_FIELD
 
     storage_uri: StorageUri | None = Field(
@@ -87,7 +100,9 @@ class Dataset(Spec):
         description="File of held-out rows in the same format; their loss is reported before and after training.",
     )
     secret_ref: LocalObjectReference | None = Field(
-        default=None, description="Secret with the storage credentials, in the namespace of the job."
+        default=None,
+        description="Secret with the storage credentials, in the namespace of the job. Trainer pods refuse it so far: "
+        "their credentials are the pool's, from its `template`.",
     )
 
 
@@ -98,6 +113,7 @@ class Lora(Spec):
         decimal_in_range("loraAlpha", above=0),
         decimal_in_range("loraDropout", at_least=0, below=1),
         only_alone("targetModules", "all-linear"),
+        names_or_one_expression("targetModules"),
         must_be_empty(
             "modulesToSave", "fully trained modules cannot share a frozen base, and servers refuse such adapters"
         ),
@@ -191,11 +207,15 @@ class Training(Spec):
 class ResumeFrom(Spec):
     """A PEFT adapter to start from (weights only; a job's own checkpoints are resumed without this field)."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (plain_uri("storageUri"),)
+
     storage_uri: StorageUri = Field(description="Folder with adapter_config.json and adapter_model.safetensors.")
 
 
 class Output(Spec):
     """Where the finished adapter goes."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (plain_uri("storageUri"),)
 
     storage_uri: StorageUri | None = Field(
         default=None,

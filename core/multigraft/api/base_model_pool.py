@@ -9,7 +9,7 @@ from pydantic import Field
 
 from multigraft.api.base_model_pool_status import BaseModelPoolStatus
 from multigraft.api.pod_template import PodTemplate
-from multigraft.api.rules import Rule, only_alone
+from multigraft.api.rules import Rule, expressions_compile, only_alone, plain_uri, plain_uris
 from multigraft.api.schema import (
     INT32_MAX,
     SET,
@@ -34,6 +34,7 @@ class Dtype(StrEnum):
 class BaseModel(Spec):
     """The frozen model."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (plain_uri("storageUri"),)
     fixed: ClassVar[tuple[str, ...]] = ("storage_uri", "revision", "dtype", "quantization")
 
     storage_uri: StorageUri = Field(
@@ -88,7 +89,10 @@ class Parallelism(Spec):
 class Slots(Spec):
     """Places for adapters on each replica."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (only_alone("targetModules", "all-linear"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        only_alone("targetModules", "all-linear"),
+        expressions_compile("targetModules"),
+    )
 
     max: int = Field(default=8, ge=1, le=256, description="Most adapters that train at once on one replica.")
     max_rank: int = Field(default=64, ge=1, le=512, description="Highest LoRA rank that a job may ask for.")
@@ -136,6 +140,8 @@ class Scheduling(Spec):
 class Checkpoint(Spec):
     """When the pool's adapters are saved."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (plain_uri("storageUri"),)
+
     storage_uri: StorageUri | None = Field(
         default=None, description="Folder for checkpoints. Default: `checkpoints` under the output root."
     )
@@ -147,6 +153,8 @@ class Checkpoint(Spec):
 
 class Storage(Spec):
     """Which storage the pool's jobs may touch."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (plain_uris("allowedRoots"),)
 
     allowed_roots: list[StorageUri] = Field(
         default_factory=list,

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import json
 import operator
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 JsonObject = dict[str, Any]
 
+# What leads out of a folder, in every spelling that some storage library takes for it. Searched for, by `re` and RE2.
+CLIMBING_PATTERN = r"(?i)(^|/|%2f|%5c)(\.|%2e){2}(/|%2f|%5c|$)|\\"
+MODULE_NAME_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+# Expressions that no engine compiles, as far as a pattern can tell: a leading repeat, a lone backslash at the end, a
+# first bracket that is never closed or never opened.
+_BROKEN_PATTERN = r"^[*+?]|(^|[^\\])(\\\\)*\\$|^([^\\\[]|\\.)*\[[^\]]*$|^([^\\\[(]|\\.)*\([^)]*$|^([^\\\[(]|\\.)*\)"
 DECIMAL_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,12})?([eE][-+]?[0-9]{1,2})?$"
 
 
@@ -152,6 +160,80 @@ def must_be_empty(field: str, why: str) -> Rule:
         field=field,
         reads=(field,),
     )
+
+
+def plain_uri(field: str) -> Rule:
+    """Build the rule that an optional URI has no `..` and no backslash, in whatever spelling."""
+    return Rule(
+        cel=f"!has(self.{field}) || !self.{field}.matches({json.dumps(CLIMBING_PATTERN)})",
+        holds=lambda obj: field not in obj or not climbs(obj[field]),
+        message=_NO_CLIMBING,
+        field=field,
+        reads=(field,),
+    )
+
+
+def plain_uris(field: str) -> Rule:
+    """Build the rule of `plain_uri` for an optional list."""
+    return Rule(
+        cel=f"!has(self.{field}) || self.{field}.all(uri, !uri.matches({json.dumps(CLIMBING_PATTERN)}))",
+        holds=lambda obj: not any(map(climbs, obj.get(field, []))),
+        message=_NO_CLIMBING,
+        field=field,
+        reads=(field,),
+    )
+
+
+_NO_CLIMBING = "want a path without `..` and backslashes (also written %2e, %2f, %5c)"
+
+
+def climbs(uri: str) -> bool:
+    """Tell whether a URI holds `..` as a path part, or a backslash."""
+    return re.search(CLIMBING_PATTERN, uri) is not None
+
+
+def expressions_compile(field: str) -> Rule:
+    """Build the rule that each entry of a list is a name or a regular expression. CEL sees the usual slips alone."""
+    return Rule(
+        cel=_cel_compiles(field),
+        holds=lambda obj: all(map(_compiles, obj[field])),
+        message=f"want module names or regular expressions that compile, got {{{field}}}",
+        field=field,
+        reads=(field,),
+    )
+
+
+def names_or_one_expression(field: str) -> Rule:
+    """Build the rule that a list holds module names, or one regular expression alone."""
+    alone = f"size(self.{field}) == 1 || self.{field}.all(entry, entry.matches({json.dumps(MODULE_NAME_PATTERN)}))"
+    return Rule(
+        cel=f"{_cel_compiles(field)} && ({alone})",
+        holds=lambda obj: all(map(_compiles, obj[field])) and (len(obj[field]) == 1 or all(map(_is_name, obj[field]))),
+        message=f"want module names, or one regular expression that compiles as the only entry, got {{{field}}}",
+        field=field,
+        reads=(field,),
+    )
+
+
+def _cel_compiles(field: str) -> str:
+    return f"self.{field}.all(entry, !entry.matches({json.dumps(_BROKEN_PATTERN)}))"
+
+
+def _is_name(entry: str) -> bool:
+    return re.search(MODULE_NAME_PATTERN, entry) is not None
+
+
+def _compiles(entry: str) -> bool:
+    """Tell whether Python's `re` takes the expression, as PEFT will when it loads the adapter."""
+    if re.search(_BROKEN_PATTERN, entry):
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of syntax that may mean something else one day
+            re.compile(entry)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def unique_items(field: str, keys: tuple[str, ...] = ()) -> Rule:

@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft.api.rules import climbs
 
 LOCAL = "file"
 REMOTE_SCHEMES = ("s3", "gs", "hf", "abfs", "memory")
@@ -51,6 +52,8 @@ def parse_uri(uri: str, *, field: str) -> ParsedUri:
     Raises:
         RefusalError: `StorageNotAllowed` for `..`, odd characters, credentials, patterns, chains and unknown schemes.
     """
+    if climbs(uri):
+        raise refuse(field, uri, "holds `..` or a backslash, maybe written %2e or %5c; write the path without it")
     for character in uri:
         if unicodedata.category(character) in _ODD_CATEGORIES or character in _BIDI:
             code = f"U+{ord(character):04X}"
@@ -100,8 +103,6 @@ def _check_remote(scheme: str, rest: str, field: str, uri: str) -> None:
 
 def _build(scheme: str, rest: str, field: str, uri: str, *, is_relative: bool) -> ParsedUri:
     parts = tuple(part for part in rest.split("/") if part not in ("", "."))
-    if ".." in parts:
-        raise refuse(field, uri, "holds `..`; write the path without it")
     if scheme != LOCAL and "." in rest.split("/"):
         raise refuse(field, uri, "holds an empty path part (.)")
     return ParsedUri(scheme, parts, is_relative)

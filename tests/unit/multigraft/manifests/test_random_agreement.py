@@ -113,6 +113,8 @@ def test_update_is_accepted_by_both_or_by_none(tmp_path: Path) -> None:
         old, new = load_text(tmp_path, old_text), load_text(tmp_path, new_text)
         if new.problems or new.origins.keys() != old.origins.keys():  # an invalid or another object: not an update
             continue
+        if any(problem["field"].startswith("metadata.") for problem in answer.problems):  # the server's own rules
+            continue
         num_compared += 1
         (before,), (after,) = ([*found.jobs, *found.pools] for found in (old, new))
         forbidden = dict(find_forbidden_changes(before.spec, after.spec))
