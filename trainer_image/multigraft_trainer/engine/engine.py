@@ -32,6 +32,7 @@ from multigraft_trainer.engine.observer import EngineObserver, MicrobatchRecord
 from multigraft_trainer.engine.pack_microbatch import pack_microbatch
 from multigraft_trainer.engine.pool_state import PoolState
 from multigraft_trainer.report.results import JobResult, JobState
+from multigraft_trainer.unexpected import explain_unexpected
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,8 @@ class Engine:
                     self._observer,
                     token_capacity=self._options.limits.token_capacity,
                 )
-            except RefusalError as error:
-                self._report(build_refused(prepared, error))
-                continue
-            except (OSError, torch.OutOfMemoryError) as error:  # its own checkpoint or held-out rows
-                text = f"the job could not be started: {str(error).splitlines()[0][:200]}"
-                self._report(build_refused(prepared, RefusalError(Reason.INTERNAL_ERROR, text)))
+            except Exception as error:  # noqa: BLE001 (its own checkpoint or held-out rows; the others run on)
+                self._report(build_refused(prepared, explain_unexpected(error, "starting the job")))
                 continue
             self._running[run.key] = run
             self._observer.on_job(

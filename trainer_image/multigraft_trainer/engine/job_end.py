@@ -18,6 +18,7 @@ from multigraft_trainer.engine.pool_state import PoolState
 from multigraft_trainer.intake.samples import IntakeReport, TokenisedSample
 from multigraft_trainer.report.results import JobResult, JobState, RowAccount
 from multigraft_trainer.storage.durable_files import hash_file, refuse_if_not_writable
+from multigraft_trainer.unexpected import explain_unexpected
 
 PROBE_TARGETS = 8
 
@@ -36,8 +37,9 @@ def finish_job(
             after = evaluate_loss(backend, run.prepared.heldout.samples, slot=run.slot, token_capacity=token_capacity)
         observer.on_phase(f"{run.key}: exporting and checking the adapter")
         digest = _export(run, backend, slots)
-    except RefusalError as error:
-        return build_result(run, state, JobState.FAILED, error=error, heldout_loss_after=after)
+    except Exception as error:  # noqa: BLE001 (the job's own fault; the others run on)
+        refusal = explain_unexpected(error, "measuring and exporting the adapter")
+        return build_result(run, state, JobState.FAILED, error=refusal, heldout_loss_after=after)
     return build_result(
         run,
         state,

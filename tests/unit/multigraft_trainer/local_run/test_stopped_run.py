@@ -12,6 +12,8 @@ import pytest
 
 from builders.run_dir import RunDirectory
 from builders.tiny_base import make_tiny_base
+from multigraft_trainer.engine import engine as engine_module
+from multigraft_trainer.engine import job_end as job_end_module
 from multigraft_trainer.local_run import local_run as module
 from multigraft_trainer.report.progress import SilentProgress
 from multigraft_trainer.report.results import JobState, StepRecord, load_result
@@ -196,3 +198,26 @@ def test_a_crash_of_the_engine_leaves_a_result_for_each_job(
     monkeypatch.setattr(module.Engine, "run_horizon", _raise(RuntimeError("surprise")))
     directory.run_all(tmp_path / "out")
     assert set(states(tmp_path / "out").values()) == {FAILED}, "none trained, and none says so by exit code 0"
+
+
+@pytest.mark.parametrize("place", ["start_job", "evaluate_loss", "export_adapter"])
+def test_what_nobody_foresaw_at_the_start_or_the_end_of_a_job_fails_it_alone(
+    directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (directory.folder / "heldout.jsonl").write_bytes((directory.folder / "one.jsonl").read_bytes())
+    directory.add_job("one", dataset={"evalStorageUri": "heldout.jsonl"})
+    where = engine_module if place == "start_job" else job_end_module
+    real = getattr(where, place)
+    calls: list[str] = []
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        calls.append(place)
+        if len(calls) == 1:
+            raise ValueError("surprise")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(where, place, fail_once)
+    results = directory.run(tmp_path / "out")
+    assert (results["default/one"].state, results["default/one"].reason) == (FAILED, "InternalError")
+    assert "surprise" in results["default/one"].message
+    assert results["default/two"].state is SUCCEEDED
