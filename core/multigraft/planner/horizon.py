@@ -127,12 +127,20 @@ def _count_largest_round(work: Sequence[JobWork]) -> int:
 def _solve(
     units: Sequence[Unit], pool: SolverPool, budget_seconds: float
 ) -> tuple[list[Solved[PackingReply] | None], float]:
-    """Give, per unit, what the solver made of it, None where it was not asked, and the seconds it took."""
+    """Give, per unit, what the solver made of it, None where it was not asked, and the seconds it took.
+
+    Those where a microbatch may be saved share the whole budget; the others share what these leave.
+    """
     asked = [index for index, unit in enumerate(units) if unit.is_solvable]
-    asked.sort(key=lambda index: units[index].is_fewest)  # first those where a microbatch may be saved
-    batch = pool.solve([PackingTask(units[index].problem) for index in asked], budget_seconds=budget_seconds)
-    results = dict(zip(asked, batch.solved, strict=True))
-    return [results.get(index) for index in range(len(units))], batch.seconds
+    results: dict[int, Solved[PackingReply]] = {}
+    seconds = 0.0
+    for is_fewest in (False, True):
+        chosen = [index for index in asked if units[index].is_fewest is is_fewest]
+        tasks = [PackingTask(units[index].problem) for index in chosen]
+        batch = pool.solve(tasks, budget_seconds=budget_seconds - seconds)
+        results |= zip(chosen, batch.solved, strict=True)
+        seconds += batch.seconds
+    return [results.get(index) for index in range(len(units))], seconds
 
 
 def _count_use(units: Sequence[Unit], solved: Sequence[Solved[PackingReply] | None]) -> SolverUse:

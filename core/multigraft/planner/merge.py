@@ -43,6 +43,8 @@ class _Merger:
         self.earliest_slots = earliest_slots
         self.is_no_op = [not microbatch.segments for microbatch in microbatches]
         self.contents = [{s.job: (s.step, list(s.samples)) for s in m.segments} for m in microbatches]
+        self.tokens = [{s.job: s.num_tokens for s in m.segments} for m in microbatches]
+        self.loads = [microbatch.padded_tokens(limits.tile_tokens) for microbatch in microbatches]
         self.places: dict[tuple[str, int], list[int]] = defaultdict(list)  # ascending
         self.job_order: dict[str, int] = {}
         for place, microbatch in enumerate(microbatches):
@@ -54,7 +56,7 @@ class _Merger:
         if not self.contents[place]:
             return
         window = [q for q in range(place + 1, min(place + 1 + LOOK_AHEAD, len(self.contents))) if self.contents[q]]
-        emptiest = sorted(window, key=lambda q: (self._load(q), q))
+        emptiest = sorted(window, key=lambda q: (self.loads[q], q))
         for q in emptiest:
             if all(self._may_move(job, step, place) for job, (step, _) in self.contents[q].items()):
                 self._move_all(q, place)
@@ -83,7 +85,7 @@ class _Merger:
             self._tiles(self._tokens(place, job) + self._tokens(source, job)) - self._tiles(self._tokens(place, job))
             for job in self.contents[source]
         )
-        if self._load(place) + extra <= self.limits.token_capacity:
+        if self.loads[place] + extra <= self.limits.token_capacity:
             for job in list(self.contents[source]):
                 self._move(job, self.contents[source][job][1], source, place)
 
@@ -93,7 +95,7 @@ class _Merger:
             if not self._may_move(job, step, place):
                 continue
             own = self._tokens(place, job)
-            free = self.limits.token_capacity - self._load(place)
+            free = self.limits.token_capacity - self.loads[place]
             room = self._tiles(own) + free // self.limits.tile_tokens * self.limits.tile_tokens - own
             longest_first = sorted(samples, key=lambda sample: (-sample.num_tokens, sample.draw))
             chosen = choose_subset([sample.num_tokens for sample in longest_first], room)
@@ -107,6 +109,7 @@ class _Merger:
         target = self.contents[place].setdefault(job, (step, []))[1]
         target.extend(samples)
         self.contents[source][job] = (step, [sample for sample in own if sample not in moved])
+        self._add_tokens(job, sum(sample.num_tokens for sample in samples), source, place)
         places = self.places[job, step]
         if place not in places:
             places.insert(bisect_left(places, place), place)
@@ -114,11 +117,14 @@ class _Merger:
             del self.contents[source][job]
             places.remove(source)
 
+    def _add_tokens(self, job: str, num_tokens: int, source: int, place: int) -> None:
+        for where, change in ((source, -num_tokens), (place, num_tokens)):
+            before = self._tokens(where, job)
+            self.tokens[where][job] = before + change
+            self.loads[where] += self._tiles(before + change) - self._tiles(before)
+
     def _tokens(self, place: int, job: str) -> int:
-        return sum(sample.num_tokens for sample in self.contents[place][job][1]) if job in self.contents[place] else 0
+        return self.tokens[place].get(job, 0)
 
     def _tiles(self, tokens: int) -> int:
         return -(-tokens // self.limits.tile_tokens) * self.limits.tile_tokens
-
-    def _load(self, place: int) -> int:
-        return sum(self._tiles(self._tokens(place, job)) for job in self.contents[place])

@@ -1,21 +1,23 @@
 """Pack in rounds, as LoRAFusion does: round k packs the k-th global batch of every job, group by group.
 
-Each (round, group) is one packing problem: greedy first, then, where greedy is not proved best, the solver. The
+Each (round, group) is one packing problem: greedy first, then, where greedy is not proved best, the solver. Greedy is
+first-fit decreasing or best-fill, whichever needs fewer bins, or of equals has the smaller smallest bin. The
 microbatches of a problem are listed fullest first, so that the last has the most room for the next group's samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
 
+from multigraft.planner.best_fill import FillPolicy, fill_best
 from multigraft.planner.bounds import bound_one_batch
 from multigraft.planner.grouping import group_jobs
 from multigraft.planner.packing import Item, build_items, build_microbatches, pack_first_fit_decreasing
-from multigraft.planner.packing_problem import PackingProblem, is_smallest_at_bound
+from multigraft.planner.packing_problem import PackingProblem, count_tiles, is_smallest_at_bound
 from multigraft.planner.plan import GlobalBatch, JobWork, Microbatch, PlanLimits
 
 MAX_VARIABLES = 20_000  # of a programme; building a larger one takes longer than any budget
@@ -70,7 +72,7 @@ def build_rounds(
 
 def _build_unit(batches: Sequence[GlobalBatch | None], limits: PlanLimits) -> Unit:
     items = build_items(batches)
-    greedy = pack_first_fit_decreasing(items, token_capacity=limits.token_capacity, tile_tokens=limits.tile_tokens)
+    first_fit = pack_first_fit_decreasing(items, token_capacity=limits.token_capacity, tile_tokens=limits.tile_tokens)
     lengths = [np.array([sample.num_tokens for sample in batch.samples]) for batch in batches if batch is not None]
     problem = PackingProblem(
         tuple(item.sample.num_tokens for item in items),
@@ -78,6 +80,28 @@ def _build_unit(batches: Sequence[GlobalBatch | None], limits: PlanLimits) -> Un
         limits.token_capacity,
         limits.tile_tokens,
         bound_one_batch(lengths, limits),
-        tuple(greedy.tolist()),
+        tuple(first_fit.tolist()),
     )
-    return Unit(tuple(items), problem)
+    filled = replace(problem, greedy=_pack_best_fill(items, batches, limits))
+    return Unit(tuple(items), min(problem, filled, key=_rank_greedy))
+
+
+def _rank_greedy(problem: PackingProblem) -> tuple[int, int]:
+    """Order packings by their number of bins, then by the tiles of the smallest."""
+    tiles = count_tiles(problem, problem.greedy)
+    return len(tiles), min(tiles.values())
+
+
+def _pack_best_fill(
+    items: Sequence[Item], batches: Sequence[GlobalBatch | None], limits: PlanLimits
+) -> tuple[int, ...]:
+    """Give the bin of each item, as best-fill packs the round by itself."""
+    work = [JobWork(str(index), (batch,)) for index, batch in enumerate(batches) if batch is not None]
+    alone = PlanLimits(limits.token_capacity, limits.tile_tokens)
+    bins = {
+        (segment.job, sample.draw): number
+        for number, microbatch in enumerate(fill_best(work, alone, FillPolicy(limits.token_capacity)))
+        for segment in microbatch.segments
+        for sample in segment.samples
+    }
+    return tuple(bins[str(item.adapter), item.sample.draw] for item in items)

@@ -67,7 +67,7 @@ def test_work_that_cannot_be_planned_is_refused() -> None:
         plan_horizon([], PlanLimits(10), solver_timeout_seconds=-1)
 
 
-HARD = [make_work("a", [35, 28, 24, 23, 19, 18, 16, 13])]  # first-fit decreasing needs 4 bins of 60, 3 are enough
+HARD = [make_work("a", [21, 29, 16, 11, 28, 14, 34, 24])]  # 3 microbatches of 60 are enough, greedy needs 4
 
 
 def test_a_solver_finds_what_greedy_misses_and_the_plan_says_so() -> None:

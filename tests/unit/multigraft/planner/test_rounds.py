@@ -20,10 +20,10 @@ def test_a_round_of_one_group_holds_all_jobs() -> None:
 
 
 def test_what_bounds_leave_open_is_for_the_solver_unless_it_is_too_large() -> None:
-    (hard,) = build_units([make_work("a", [35, 28, 24, 23, 19, 18, 16, 13])], PlanLimits(60))
+    (hard,) = build_units([make_work("a", [21, 29, 16, 11, 28, 14, 34, 24])], PlanLimits(60))
     assert hard.is_solvable
     assert not hard.is_fewest
-    (large,) = build_units([make_work("a", [35, 28, 24, 23, 19, 18, 16, 13] * 40)], PlanLimits(60))
+    (large,) = build_units([make_work("a", [21, 29, 16, 11, 28, 14, 34, 24] * 40)], PlanLimits(60))
     assert not large.is_proved
     assert not large.is_solvable
 
