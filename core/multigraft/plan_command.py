@@ -28,6 +28,8 @@ from multigraft.planner.solver_pool import SolverPool
 
 INVALID_INPUT = 2
 MAX_STAGES = 8
+ASSUMED_CAPACITY = 8192
+"""Tokens of a microbatch where the pool leaves it to its GPU: up to there the times of `CostModel` were measured."""
 
 
 @click.command()
@@ -49,7 +51,9 @@ MAX_STAGES = 8
 )
 @click.option("--replicas", type=click.IntRange(1, 64), default=1, help="Data-parallel replicas.")
 @click.option("--tile", type=click.IntRange(1, 4096), default=1, help="Tokens to which kernels pad each adapter.")
-@click.option("--capacity", type=click.IntRange(min=1), help="Tokens of a microbatch. Default: the pool's.")
+@click.option(
+    "--capacity", type=click.IntRange(min=1), help="Tokens of a microbatch. Default: the pool's; with Auto: 8192."
+)
 @click.option(
     "--solver-timeout", type=click.FloatRange(0, 600), default=0.0, help="Seconds for a solver per plan; 0: none."
 )
@@ -78,7 +82,7 @@ def plan(
     try:
         manifests, pool = _load(directory, pool_name)
         spec = pool.spec
-        limits = PlanLimits(capacity or spec.batching.max_tokens_per_microbatch, tile, 1, replicas)
+        limits = PlanLimits(capacity or _choose_capacity(pool), tile, 1, replicas)
         options = DryRunOptions(
             horizon_global_batches=spec.scheduling.horizon_global_batches,
             num_slots=spec.slots.max,
@@ -116,6 +120,16 @@ def _load(directory: Path, name: str | None) -> tuple[Manifests, BaseModelPool]:
         wanted = f"a BaseModelPool {name}" if name else "one BaseModelPool (choose with --pool)"
         raise RefusalError(Reason.POOL_NOT_FOUND, f"want {wanted}, found {found}")
     return manifests, pools[0]
+
+
+def _choose_capacity(pool: BaseModelPool) -> int:
+    given = pool.spec.batching.given_capacity
+    if given is not None:
+        return given
+    text = "which its trainer measures on the GPU; planned with an assumed"
+    field = f"pool {pool.key}: spec.batching.maxTokensPerMicrobatch is Auto"
+    click.echo(f"note: {field}, {text} {ASSUMED_CAPACITY} tokens (--capacity gives another)", err=True)
+    return ASSUMED_CAPACITY
 
 
 def _choose_jobs(manifests: Manifests, pool: BaseModelPool) -> list[AdapterJob]:

@@ -37,6 +37,7 @@ DROPOUT = "spec.lora.loraDropout"
 RANK = "spec.lora.r"
 REVISION = "spec.baseModel.revision"
 TARGETS = "spec.lora.targetModules"
+CAPACITY = "spec.batching.maxTokensPerMicrobatch"
 LIMITS = "resources: {limits: "
 
 
@@ -54,6 +55,10 @@ def _training(text: str) -> str:
 
 def _template(text: str) -> str:
     return pool_text(more=f"template: {{{text}}}")
+
+
+def _capacity(written: str) -> str:
+    return pool_text(more=f"batching: {{maxTokensPerMicrobatch: {written}}}")
 
 
 NUMBERS = (
@@ -365,14 +370,28 @@ POOLS = (
     Row("tensor parallel", pool_text(more="parallelism: {tensor: 2}"), "spec.parallelism.tensor"),
     Row("backend that is not there", pool_text(more="backend: Megatron"), "spec.backend", "only Transformers"),
     Row("quantization that is not there", pool_text(base="quantization: FP8Shared"), "spec.baseModel.quantization"),
-    Row(
-        "capacity Auto",
-        pool_text(more="batching: {maxTokensPerMicrobatch: Auto}"),
-        "spec.batching.maxTokensPerMicrobatch",
-    ),
-    Row(
-        "capacity 15", pool_text(more="batching: {maxTokensPerMicrobatch: 15}"), "spec.batching.maxTokensPerMicrobatch"
-    ),
+    Row("capacity Auto", _capacity("Auto")),
+    Row("capacity quoted Auto", _capacity('"Auto"')),
+    Row("capacity 16 is the least", _capacity("16")),
+    Row("capacity written 4096.0 is whole", _capacity("4096.0")),
+    Row("capacity 1048576 is the most", _capacity("1048576")),
+    Row("capacity null is the default", _capacity("null")),
+    Row("capacity auto in lower case", _capacity("auto"), CAPACITY, "write Auto"),
+    Row("capacity AUTO in upper case", _capacity("AUTO"), CAPACITY, "write Auto"),
+    Row("capacity automatic", _capacity("automatic"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity Auto with a newline", _capacity('"Auto\\n"'), CAPACITY, "or Auto"),
+    Row("capacity quoted 4096", _capacity('"4096"'), CAPACITY, "write 4096 without quotes"),
+    Row("capacity empty", _capacity('""'), CAPACITY, "for the default leave the field out"),
+    Row("capacity 15", _capacity("15"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity 0", _capacity("0"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity -1", _capacity("-1"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity 1048577", _capacity("1048577"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity 4096.5", _capacity("4096.5"), CAPACITY, "got number 4096.5"),
+    Row("capacity true", _capacity("true"), CAPACITY, "got boolean true"),
+    Row("capacity .inf", _capacity(".inf"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity 2^70", _capacity("1180591620717411303424"), CAPACITY, "from 16 to 1048576 or Auto"),
+    Row("capacity as a list", _capacity("[4096]"), CAPACITY, "got a list"),
+    Row("capacity as an object", _capacity("{tokens: 4096}"), CAPACITY, "got an object"),
     Row("replicas 65", pool_text(more="replicas: 65"), "spec.replicas"),
     Row("replicas 0", pool_text(more="replicas: 0")),
     Row("target modules of the slots", pool_text(more="slots: {targetModules: [q_proj, v_proj]}")),

@@ -26,15 +26,23 @@ def select_pools(job: AdapterJob, pools: Iterable[BaseModelPool]) -> list[BaseMo
     return [pool for pool in pools if _is_meant(job, pool)]
 
 
-def check_job_against_pool(job: AdapterJob, pool: BaseModelPool, *, tile_tokens: int = 1) -> list[Refusal]:
+def check_job_against_pool(
+    job: AdapterJob, pool: BaseModelPool, *, tile_tokens: int = 1, measured_capacity: int | None = None
+) -> list[Refusal]:
     """Give every reason why `pool` cannot train `job`; empty if it can.
 
     Args:
         tile_tokens: Tokens of the tiles that the pool's backend pads to; 1: no padding.
+        measured_capacity: What the trainer found for a `maxTokensPerMicrobatch` of Auto; None: not known here, then
+            the length is not checked.
     """
     if not _is_meant(job, pool):
         return [_refuse_other_pool(job, pool)]
-    checks = (_check_rank(job, pool), _check_length(job, pool, tile_tokens), _check_targets(job, pool))
+    checks = (
+        _check_rank(job, pool),
+        _check_length(job, pool, tile_tokens, measured_capacity),
+        _check_targets(job, pool),
+    )
     return [refusal for refusal in checks if refusal is not None]
 
 
@@ -64,19 +72,25 @@ def _check_rank(job: AdapterJob, pool: BaseModelPool) -> Refusal | None:
     return Refusal(Reason.RANK_EXCEEDS_POOL, "spec.lora.r", f"{rank} is over slots.maxRank {limit} of pool {pool.key}")
 
 
-def _check_length(job: AdapterJob, pool: BaseModelPool, tile_tokens: int) -> Refusal | None:
+def _check_length(
+    job: AdapterJob, pool: BaseModelPool, tile_tokens: int, measured_capacity: int | None
+) -> Refusal | None:
     # a sample may be as long as maxSeqLength whatever longSamplePolicy does with longer ones
-    length, capacity = job.spec.training.max_seq_length, pool.spec.batching.max_tokens_per_microbatch
+    length, given = job.spec.training.max_seq_length, pool.spec.batching.given_capacity
+    capacity = measured_capacity if given is None else given
+    if capacity is None:
+        return None
     num_tiles = -(-length // tile_tokens)
     if num_tiles <= capacity // tile_tokens:
         return None
     padded = (
         f" ({num_tiles * tile_tokens} in whole tiles of {tile_tokens})" if num_tiles * tile_tokens != length else ""
     )
+    shown = str(capacity) if given is not None else f"Auto, here {capacity},"
     return Refusal(
         Reason.SEQUENCE_EXCEEDS_CAPACITY,
         "spec.training.maxSeqLength",
-        f"{length} tokens{padded} do not fit batching.maxTokensPerMicrobatch {capacity} of pool {pool.key}",
+        f"{length} tokens{padded} do not fit batching.maxTokensPerMicrobatch {shown} of pool {pool.key}",
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from multigraft.api.base_model_pool_status import BaseModelPoolStatus
 from multigraft.api.pod_template import PodTemplate
@@ -105,15 +106,37 @@ class Slots(Spec):
     )
 
 
+AUTO: Literal["Auto"] = "Auto"
+
+
+def _check_capacity(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(value)
+    except ValidationError as error:  # one error in place of one for each branch of the union
+        raise PydanticCustomError("capacity", "want a number of tokens or Auto") from error
+
+
 class Batching(Spec):
     """How samples are packed."""
 
-    max_tokens_per_microbatch: int = Field(
-        default=4096, ge=16, le=1_048_576, description="Token capacity of one microbatch, over all adapters in it."
+    max_tokens_per_microbatch: Annotated[
+        Annotated[int, Field(ge=16, le=1_048_576)] | Literal["Auto"],
+        WrapValidator(_check_capacity),
+        Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+    ] = Field(
+        default=4096,
+        description="Token capacity of one microbatch, over all adapters in it. Auto: the trainer measures at its "
+        "start what fits with every slot in use at full rank, and keeps that number when it resumes.",
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Recompute activations in backward: less memory, about one more forward of time."
     )
+
+    @property
+    def given_capacity(self) -> int | None:
+        """Give the token capacity that the spec says; None: Auto, which only a trainer can tell."""
+        given = self.max_tokens_per_microbatch
+        return None if given == AUTO else given
 
 
 class Scheduling(Spec):

@@ -192,7 +192,13 @@ class Capacity(Answer):
     slots: int = Field(ge=0, description="Adapters that train at once.")
     slots_in_use: int = Field(ge=0, description="Slots that hold an adapter now.")
     max_rank: int = Field(ge=1, description="Highest LoRA rank of a slot.")
-    token_capacity: int = Field(ge=1, description="Tokens of one microbatch.")
+    token_capacity: int | None = Field(
+        default=None, ge=1, description="Tokens of one microbatch; null: Auto, and the base is not measured yet."
+    )
+    capacity_source: str | None = Field(
+        default=None,
+        description="Where that comes from: Spec; with Auto Measured, Cached, Estimated or Resumed; null: not known.",
+    )
     tokens_per_second: float | None = Field(
         default=None, ge=0, description="Real tokens per second of training, over the last minute or so; null: idle."
     )

@@ -104,9 +104,17 @@ class _StructuralSchema(GenerateJsonSchema):
         }
 
     def union_schema(self, schema: core_schema.UnionSchema) -> JsonSchemaValue:
-        branches = [self.generate_inner(choice) for choice in schema["choices"] if not isinstance(choice, tuple)]
+        choices = [self.generate_inner(choice) for choice in schema["choices"] if not isinstance(choice, tuple)]
+        branches = [_pattern_for_words(choice) for choice in choices]
         merged = {key: value for branch in branches for key, value in branch.items() if key not in {"type", "format"}}
         return {"anyOf": [{"type": branch["type"]} for branch in branches], **merged}
+
+
+def _pattern_for_words(branch: JsonSchemaValue) -> JsonSchemaValue:
+    """Say the words of an enum as a pattern: beside a number an enum would refuse every number."""
+    if "enum" not in branch:
+        return branch
+    return {"type": "string", "pattern": f"^({'|'.join(branch['enum'])})$"}
 
 
 def _inline(schema: JsonObject, definitions: JsonObject) -> JsonObject:

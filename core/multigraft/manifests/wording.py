@@ -28,6 +28,8 @@ def describe_wanted(schema: JsonObject) -> str:
     if "enum" in schema:
         options = schema["enum"]
         return f"only {options[0]}" if len(options) == 1 else f"one of {', '.join(options)}"
+    if words := _words_beside_number(schema):
+        return f"a whole number{_range_words(schema, 'minimum', 'maximum', 'from {} to {}')} or {' or '.join(words)}"
     if "x-kubernetes-int-or-string" in schema:
         return 'a whole number or a quoted quantity such as "500m" or "4Gi"'
     match schema.get("type"):
@@ -95,11 +97,12 @@ def suggest_value(value: Any, written: str | None, schema: JsonObject) -> str:
         return f'; quote it: "{text}"' if _matches(text, schema) else ""
     if not isinstance(value, str):
         return ""
-    if option := _find_option(value, schema.get("enum", [])):
+    words = _words_beside_number(schema)
+    if option := _find_option(value, [*schema.get("enum", []), *words]):
         return f"; write {option}"
     if value.casefold() in {"none", "null", "nil", ""} and "default" in schema:
         return "; for the default leave the field out"
-    if schema.get("type") in {"integer", "boolean"} and not isinstance(resolve_plain(value), str | None):
+    if (schema.get("type") in {"integer", "boolean"} or words) and not isinstance(resolve_plain(value), str | None):
         return f"; write {value} without quotes"
     return ""
 
@@ -112,6 +115,12 @@ def describe_decimal(value: Any, written: str | None, schema: JsonObject, rules:
         if text and _matches(text, schema) and all(rule.holds({rule.field: text}) for rule in rules):
             return f'a quoted decimal string{limits} such as "{text}"'
     return f'a quoted decimal string{limits} such as "{schema.get("default", "0.1")}"'
+
+
+def _words_beside_number(schema: JsonObject) -> list[str]:
+    """Give the words that a number or word field takes; none for other fields, quantities among them."""
+    is_choice = re.fullmatch(r"\^\(([A-Za-z|]+)\)\$", schema.get("pattern", ""))
+    return is_choice[1].split("|") if is_choice else []
 
 
 def _matches(text: str, schema: JsonObject) -> bool:

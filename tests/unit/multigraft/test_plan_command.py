@@ -76,6 +76,22 @@ def test_json_for_machines(folder: Path) -> None:
     }
 
 
+def test_auto_is_planned_with_an_assumed_capacity_and_says_so(folder: Path) -> None:
+    manifest = folder / "all.yaml"
+    manifest.write_text(manifest.read_text().replace("maxTokensPerMicrobatch: 256", "maxTokensPerMicrobatch: Auto"))
+    words = [str(folder), "--lengths", str(folder / "lengths.json"), "--json"]
+    result = plan(*words)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["stages"][0]["tokenCapacity"] == 8192
+    assert result.stderr == (
+        "note: pool default/tiny: spec.batching.maxTokensPerMicrobatch is Auto, which its trainer measures on the GPU; "
+        "planned with an assumed 8192 tokens (--capacity gives another)\n"
+    )
+    told = plan(*words, "--capacity", "300")
+    assert json.loads(told.stdout)["stages"][0]["tokenCapacity"] == 300
+    assert told.stderr == ""
+
+
 def test_a_picture_of_the_pipeline(folder: Path) -> None:
     picture = folder / "pipeline.png"
     result = plan(

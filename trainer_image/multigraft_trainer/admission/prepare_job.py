@@ -49,6 +49,7 @@ class IntakeContext:
     config_maps: Mapping[str, ConfigMap]
     private: tuple[Path, ...] = ()  # folders of the run itself, which no job may touch
     knows_uids: bool = False  # jobs are objects of an API server: another uid is another job, whatever its name
+    measured_capacity: int | None = None  # tokens of a microbatch, where the pool says Auto
 
     def build_roots(self, namespace: str) -> StorageRoots:
         """Build the storage that jobs of a namespace may touch."""
@@ -75,7 +76,7 @@ def prepare_job(job: AdapterJob, context: IntakeContext) -> Intake:
     Raises:
         RefusalError: With the job's first fault; nothing of the job runs then.
     """
-    refusals = check_job_against_pool(job, context.pool)
+    refusals = check_job_against_pool(job, context.pool, measured_capacity=context.measured_capacity)
     if refusals:
         text = "; ".join(f"{refusal.field}: {refusal.message}" for refusal in refusals)
         raise RefusalError(refusals[0].reason, text)

@@ -89,6 +89,11 @@ class TransformersBackend:
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     @property
+    def max_positions(self) -> int | None:
+        """Give the longest sample that the model has positions for, in tokens; None: it does not say."""
+        return getattr(self._model.config, "max_position_embeddings", None)
+
+    @property
     def num_bytes(self) -> int:
         """Give the memory of the frozen weights, in bytes."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self._model.parameters())

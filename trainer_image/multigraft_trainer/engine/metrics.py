@@ -115,6 +115,7 @@ class TrainerMetrics(EngineObserver):
             buckets=_STEP_SECONDS_BUCKETS, registry=self.registry,
         ).labels(pool)  # fmt: skip
         self._fill = gauge("capacity_fill_ratio", "Real tokens of the last microbatch over its capacity.").labels(pool)
+        self._capacity = gauge("token_capacity", "Most tokens of one microbatch.", "source")
         self._solver_seconds = Histogram(
             "multigraft_solver_seconds", "Planning time of one horizon.", ["pool", "outcome"],
             buckets=_SOLVER_SECONDS_BUCKETS, registry=self.registry,
@@ -131,6 +132,10 @@ class TrainerMetrics(EngineObserver):
     def on_base(self, num_bytes: int) -> None:
         """Hear of the base model's size, if it was not known before."""
         self._base_bytes = num_bytes
+
+    def on_capacity(self, tokens: int, source: str) -> None:
+        """Hear of the token capacity of a microbatch; `source` is one of a fixed list."""
+        self._capacity.labels(self._pool, source).set(tokens)
 
     def on_job(self, job: str, *, rank: int, total_steps: int, steps: int) -> None:  # noqa: ARG002 (not a label: unbounded)
         with self._jobs.lock:

@@ -14,6 +14,8 @@ from multigraft.manifests.config_map import ConfigMap
 from multigraft_trainer.admission.output_owners import refuse_taken_outputs
 from multigraft_trainer.admission.prepare_job import Intake, IntakeContext, prepare_job
 from multigraft_trainer.admission.shared_base import SharedBase, choose_device, name_device, open_shared_base
+from multigraft_trainer.capacity.find_capacity import CapacityPlaces, find_capacity
+from multigraft_trainer.capacity.pool_capacity import CapacitySource, PoolCapacity
 from multigraft_trainer.engine.engine import Engine, EngineOptions
 from multigraft_trainer.engine.job_end import build_result
 from multigraft_trainer.engine.metrics import TrainerMetrics
@@ -110,11 +112,13 @@ class LocalRun:
         checkpoints = open_checkpoints(self.output, self.pool, self.options.directory)
         base = open_shared_base(self.pool, self.options.directory, self.output.cache)
         state = self._open_state(checkpoints)
-        self.facts = self._build_facts(base)
+        capacity = self._find_capacity(base)
+        self.facts = self._build_facts(base, capacity)
         metrics = self._open_metrics(base)
-        engine = self._build_engine(base, state, metrics)
+        metrics.on_capacity(capacity.tokens, capacity.source)
+        engine = self._build_engine(base, state, metrics, capacity)
         try:
-            for intake in self._prepare_jobs(self._build_context(base, checkpoints), state):
+            for intake in self._prepare_jobs(self._build_context(base, checkpoints, capacity), state):
                 for note in intake.notes:
                     self._note(f"{intake.prepared.key}: {note}")
                 engine.submit(intake.prepared)
@@ -124,11 +128,25 @@ class LocalRun:
                 self._write_metrics(metrics)
 
     def _open_state(self, checkpoints: Path) -> PoolState:
-        paths = PoolPaths(checkpoints=checkpoints, plans=self.output.path / "plans")
+        paths = PoolPaths(checkpoints=checkpoints, plans=self.output.plans)
         state = PoolState(paths, keep_last=self.pool.spec.checkpoint.keep_last, resume=self.options.resume)
         for passed in state.passed_over:
             self._note(f"{passed.name} {passed.why}")
         return state
+
+    def _find_capacity(self, base: SharedBase) -> PoolCapacity:
+        places = CapacityPlaces(plans=self.output.plans, cache=self.output.cache)
+        capacity = find_capacity(
+            self.pool.spec,
+            base,
+            places,
+            resume=self.options.resume,
+            on_phase=self.progress.on_phase,
+            on_note=self._note,
+        )
+        if capacity.source is not CapacitySource.SPEC:
+            self._note(f"spec.batching.maxTokensPerMicrobatch Auto: {capacity}")
+        return capacity
 
     def _open_metrics(self, base: SharedBase) -> TrainerMetrics:
         name = self.pool.metadata.name
@@ -141,18 +159,20 @@ class LocalRun:
                 self._note(f"metrics are not served: {error}")
         return metrics
 
-    def _build_engine(self, base: SharedBase, state: PoolState, metrics: TrainerMetrics) -> Engine:
+    def _build_engine(
+        self, base: SharedBase, state: PoolState, metrics: TrainerMetrics, capacity: PoolCapacity
+    ) -> Engine:
         observers: list[EngineObserver] = [ProgressObserver(self.progress), self.recorder, metrics]
         return Engine(
             base.backend,
             base.slots,
             state,
-            EngineOptions.from_spec(self.pool.spec, step_limit=self.options.step_limit),
+            EngineOptions.from_spec(self.pool.spec, capacity, step_limit=self.options.step_limit),
             Observers(observers),
             on_end=self.outcomes.book,
         )
 
-    def _build_context(self, base: SharedBase, checkpoints: Path) -> IntakeContext:
+    def _build_context(self, base: SharedBase, checkpoints: Path, capacity: PoolCapacity) -> IntakeContext:
         return IntakeContext(
             pool=self.pool,
             base=base,
@@ -161,6 +181,7 @@ class LocalRun:
             cache_dir=self.output.cache,
             config_maps=self.config_maps,
             private=(checkpoints, self.output.cache),
+            measured_capacity=capacity.tokens,
         )
 
     def _prepare_jobs(self, context: IntakeContext, state: PoolState) -> Iterator[Intake]:
@@ -242,17 +263,19 @@ class LocalRun:
         except Exception as error:  # noqa: BLE001
             self.unwritten.append(f"{self.output.path}: no report: {type(error).__name__}: {str(error)[:200]}")
 
-    def _build_facts(self, base: SharedBase | None) -> PoolFacts:
+    def _build_facts(self, base: SharedBase | None, capacity: PoolCapacity | None) -> PoolFacts:
         spec = self.pool.spec
         return PoolFacts(
             pool=self.pool.key,
             base_model=spec.base_model.storage_uri,
             dtype=spec.base_model.dtype.value,
             device=str(base.backend.device if base else choose_device(self.pool)),
-            token_capacity=spec.batching.max_tokens_per_microbatch,
+            token_capacity=capacity.tokens if capacity else spec.batching.given_capacity,
+            capacity_source=(capacity.source if capacity else CapacitySource.SPEC).value,
+            capacity_detail=capacity.detail if capacity else "",
             num_parameters=base.num_parameters if base else 0,
             base_bytes=base.num_bytes if base else 0,
         )
 
     def _build_pool_result(self) -> PoolResult:
-        return self.recorder.build_result(self.facts or self._build_facts(None))
+        return self.recorder.build_result(self.facts or self._build_facts(None, None))

@@ -17,9 +17,11 @@ class PoolFacts:
     base_model: str
     dtype: str
     device: str
-    token_capacity: int
+    token_capacity: int | None
     num_parameters: int
     base_bytes: int
+    capacity_source: str = "Spec"
+    capacity_detail: str = ""
 
 
 @dataclass
@@ -60,6 +62,8 @@ class RunRecorder(EngineObserver):
             dtype=facts.dtype,
             device=facts.device,
             token_capacity=facts.token_capacity,
+            capacity_source=facts.capacity_source,
+            capacity_detail=facts.capacity_detail,
             num_parameters=facts.num_parameters,
             base_bytes=facts.base_bytes,
             num_plans=self.num_plans,

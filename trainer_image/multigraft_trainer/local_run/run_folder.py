@@ -35,6 +35,10 @@ class RunFolder:
     path: Path
 
     @property
+    def plans(self) -> Path:
+        return self.path / "plans"
+
+    @property
     def cache(self) -> Path:
         return self.path / "cache"
 

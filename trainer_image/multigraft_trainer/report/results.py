@@ -148,7 +148,9 @@ class PoolResult:
     base_model: str  # storageUri
     dtype: str
     device: str
-    token_capacity: int
+    token_capacity: int | None  # None: Auto, and the run ended before it was found
+    capacity_source: str = "Spec"  # a `CapacitySource`
+    capacity_detail: str = ""  # how it was found, with numbers; empty for Spec
     num_parameters: int = 0
     base_bytes: int = 0  # memory of the frozen weights, held once
     num_plans: int = 0
@@ -163,7 +165,7 @@ class PoolResult:
     @property
     def fill(self) -> float | None:
         """Give the share of the microbatches' capacity that real tokens filled."""
-        room = self.num_microbatches * self.token_capacity
+        room = self.num_microbatches * (self.token_capacity or 0)
         return self.num_tokens / room if room else None
 
     @property

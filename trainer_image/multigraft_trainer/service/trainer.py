@@ -19,6 +19,8 @@ from multigraft_trainer.admission.checkpoint_root import open_checkpoint_root
 from multigraft_trainer.admission.output_owners import refuse_taken_outputs
 from multigraft_trainer.admission.prepare_job import IntakeContext, prepare_job
 from multigraft_trainer.admission.shared_base import SharedBase, open_shared_base
+from multigraft_trainer.capacity.find_capacity import CapacityPlaces, find_capacity
+from multigraft_trainer.capacity.pool_capacity import PoolCapacity, read_given_capacity
 from multigraft_trainer.checkpoints.records import code_version
 from multigraft_trainer.engine.engine import Engine, EngineOptions
 from multigraft_trainer.engine.job_run import PreparedJob
@@ -54,6 +56,8 @@ class Trainer:
         self._start_id = uuid.uuid4().hex
         self._private: tuple[Path, ...] = ()  # folders that no job may touch
         self._stop_lock = threading.Lock()
+        self._capacity = read_given_capacity(pool.spec)  # None: Auto, not found yet
+        self._plans = Path()
         self._engine: Engine | None = None
         self._thread: threading.Thread | None = None
         self.exit_code = ExitCode.STOPPED
@@ -108,7 +112,8 @@ class Trainer:
                 slots=slots.max,
                 slots_in_use=self._figures.slots_in_use,
                 max_rank=slots.max_rank,
-                token_capacity=self._pool.spec.batching.max_tokens_per_microbatch,
+                token_capacity=self._capacity.tokens if self._capacity else None,
+                capacity_source=self._capacity.source.value if self._capacity else None,
                 tokens_per_second=self._figures.measure_tokens_per_second(),
             ),
             jobs=self._table.report(),
@@ -138,7 +143,7 @@ class Trainer:
         _log.info("loading the base model", uri=self._pool.spec.base_model.storage_uri)
         state = self._open_state()
         base = open_shared_base(self._pool, self._settings.storage_root, self._settings.cache_dir)
-        engine = self._open_engine(base, state)
+        engine = self._open_engine(base, state, self._find_capacity(base))
         intake = threading.Thread(target=self._take_in_jobs, args=(base, state), name="intake", daemon=True)
         intake.start()
         try:
@@ -157,21 +162,31 @@ class Trainer:
         )
         self._private = (root, settings.cache_dir, settings.state_dir)
         own = root / "pools" / self._pool.key / settings.pod_name
-        paths = PoolPaths(checkpoints=root, plans=own / "plans", boundaries=own)
+        self._plans = own / "plans"
+        paths = PoolPaths(checkpoints=root, plans=self._plans, boundaries=own)
         state = PoolState(paths, keep_last=spec.checkpoint.keep_last, resume=True)
         for passed in state.passed_over:
             _log.warning("a checkpoint is passed over", checkpoint=passed.name, message=passed.why)
         return state
 
-    def _open_engine(self, base: SharedBase, state: PoolState) -> Engine:
+    def _find_capacity(self, base: SharedBase) -> PoolCapacity:
+        places = CapacityPlaces(plans=self._plans, cache=self._settings.cache_dir)
+        found = find_capacity(self._pool.spec, base, places, resume=True, on_phase=_log.info, on_note=_log.warning)
+        self._capacity = found
+        self._metrics.engine.on_capacity(found.tokens, found.source)
+        _log.info("token capacity", tokens=found.tokens, source=found.source.value, message=found.detail or None)
+        return found
+
+    def _open_engine(self, base: SharedBase, state: PoolState, capacity: PoolCapacity) -> Engine:
         observers: list[EngineObserver] = [self._figures, self._metrics.engine]
         engine = Engine(
             base.backend,
             base.slots,
             state,
-            EngineOptions.from_spec(self._pool.spec),
+            EngineOptions.from_spec(self._pool.spec, capacity),
             Observers(observers),
             on_end=self._table.book_end,
+            wants_boundary=self._table.waits_for_boundary,
         )
         self._figures.list_runs = lambda: engine.running
         self._metrics.on_base(base.num_bytes)
@@ -237,6 +252,7 @@ class Trainer:
             config_maps=config_maps,
             private=self._private,
             knows_uids=True,
+            measured_capacity=self._capacity.tokens if self._capacity else None,
         )
 
 

@@ -18,7 +18,7 @@ def make_pool(
     *,
     labels: dict[str, str] | None = None,
     slots: dict[str, Any] | None = None,
-    capacity: int = 4096,
+    capacity: int | str = 4096,
 ) -> BaseModelPool:
     return BaseModelPool.model_validate(
         {
@@ -74,6 +74,27 @@ def test_G11_padding_to_tiles_counts(length: int, capacity: int, fits: bool) -> 
     assert (not got) == fits
     if got:
         assert "100 tokens (112 in whole tiles of 16) do not fit" in got[0].message
+
+
+@pytest.mark.parametrize(
+    "length, measured, fits",
+    [
+        pytest.param(1_048_576, None, True, id="not known yet: the trainer will tell"),
+        pytest.param(512, 512, True, id="as long as the capacity"),
+        pytest.param(513, 512, False, id="a token longer"),
+    ],
+)
+def test_G11_an_auto_capacity_counts_once_it_is_measured(length: int, measured: int | None, fits: bool) -> None:
+    got = check_job_against_pool(make_job(maxSeqLength=length), make_pool(capacity="Auto"), measured_capacity=measured)
+    assert (not got) == fits
+    if got:
+        assert got[0].reason is Reason.SEQUENCE_EXCEEDS_CAPACITY
+        assert got[0].message == "513 tokens do not fit batching.maxTokensPerMicrobatch Auto, here 512, of pool a/p"
+
+
+def test_a_number_in_the_spec_is_not_overruled_by_a_measured_one() -> None:
+    got = check_job_against_pool(make_job(maxSeqLength=512), make_pool(capacity=128), measured_capacity=4096)
+    assert [refusal.reason for refusal in got] == [Reason.SEQUENCE_EXCEEDS_CAPACITY]
 
 
 def test_rank_over_the_pool() -> None:
