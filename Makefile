@@ -1,6 +1,6 @@
 # What one can do here. `make help` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check generate lock bench-cpu bench-gpu bench-planner test-gpu clean
+.PHONY: help setup run test check generate lock bench-cpu bench-gpu bench-planner bench-operator test-gpu clean
 
 BIN := .venv/bin
 QUICKSTART := examples/01-quickstart
@@ -48,6 +48,9 @@ bench-gpu: setup ## Throughput on one GPU against PEFT.
 
 bench-planner: setup ## Packing quality and planning time.
 	@$(BIN)/python tests/benchmark/planner/bench_planner.py
+
+bench-operator: setup ## 1,000 and 3,000 jobs over 20 pools, on a real API server.
+	@$(BIN)/python tests/benchmark/operator/bench_operator.py
 
 test-gpu: setup ## The tests that need a CUDA device.
 	@$(BIN)/pytest -m gpu tests $(PYTEST_ARGS)

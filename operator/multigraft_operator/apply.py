@@ -17,7 +17,7 @@ from multigraft_operator.metrics import OperatorMetrics
 from multigraft_operator.observed import FINALIZER, JobView, PoolView
 from multigraft_operator.trainer_talk import TrainerTalk
 
-CONCURRENCY = 16
+CONCURRENCY = 32
 _log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
@@ -43,7 +43,7 @@ class Applier:
         self._versions = {}
         await self._for_each(decision.finalizers_on, self._write_finalizer)
         await self._for_each(decision.statuses, self._write_status)
-        self._cache.talks.update(await self._talk.talk_to_all(decision.trainers))
+        self._cache.hear_trainers(await self._talk.talk_to_all(decision.trainers))
         await self._for_each(decision.finalizers_off, self._write_finalizer)
         await self._for_each(decision.expired_jobs, self._delete)
         self.written_at = {uid: at for uid, at in self.written_at.items() if self._cache.find(uid) is not None}
@@ -69,7 +69,7 @@ class Applier:
         self.written_at[write.target.uid] = datetime.now(UTC)
         self._metrics.status_writes.labels(kind_of(write.target)).inc()
         for note in write.events:
-            await self._recorder.tell(note)
+            self._recorder.tell(note)
 
     async def _patch(self, target: JobView | PoolView, path: str, operation: dict[str, Any]) -> bool:
         version = self._versions.get(target.uid, target.resource_version)

@@ -53,6 +53,13 @@ class ObjectCache:
             self._views[uid] = read_pool(raw)
         self.on_change()
 
+    def hear_trainers(self, talks: Mapping[str, Talk]) -> None:
+        """Take what trainers said, by uid of the pod."""
+        is_news = any(self.talks.get(uid, Talk()).state != talk.state for uid, talk in talks.items())
+        self.talks.update(talks)
+        if is_news:
+            self.on_change()
+
     def forget(self, kind: str, uid: str) -> None:
         """Forget an object that is gone."""
         if self._raw[kind].pop(uid, None) is not None:

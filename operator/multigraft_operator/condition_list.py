@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from multigraft.api.conditions import Condition, ConditionStatus
+from multigraft.api.conditions import Condition, ConditionStatus, JobCondition
 
 MAX_MESSAGE_CHARS = 1024
+UNTOLD = frozenset({JobCondition.VALIDATED, JobCondition.QUOTA_RESERVED, JobCondition.LOADED})
+"""Conditions that are no news when they become True: another one tells it at the same time."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def find_changed(old: Sequence[Condition], new: Sequence[Condition]) -> list[Con
         if before is None and condition.status is not ConditionStatus.TRUE and condition.type != "Admitted":
             continue
         if condition.status is ConditionStatus.UNKNOWN:
+            continue
+        if condition.status is ConditionStatus.TRUE and condition.type in UNTOLD:
             continue
         if before is None or (before.status, before.reason) != (condition.status, condition.reason):
             changed.append(condition)

@@ -41,12 +41,14 @@ def decide(seen: Observed, children_digests: Mapping[Key, str] | None = None) ->
     stands = _judge_all(seen)
     of_pool = _sort_by_pool(stands)
     pods = _pods_by_pool(seen)
-    statuses = [write for stand in stands if (write := _write_job(stand, seen)) is not None]
-    for pool in seen.pools.values():
-        write = _write_pool(pool, pods[pool.key], of_pool[pool.key], seen)
+    unheard = frozenset(key for key, group in pods.items() if any(map(seen.is_unheard, group)))
+    heard = [stand for stand in stands if _pool_key(stand) not in unheard]
+    statuses = [write for stand in heard if (write := _write_job(stand, seen)) is not None]
+    for key, pool in seen.pools.items():
+        write = _write_pool(pool, pods[key], of_pool[key], seen) if key not in unheard else None
         statuses += [write] if write is not None else []
     return Decision(
-        finalizers_on=tuple(_put_finalizers_on(stands, of_pool, seen)),
+        finalizers_on=tuple(_put_finalizers_on(heard, of_pool, seen)),
         statuses=tuple(statuses),
         trainers=tuple(_tell_trainers(seen)),
         finalizers_off=tuple(_take_finalizers_off(stands, of_pool, seen)),

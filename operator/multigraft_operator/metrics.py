@@ -32,6 +32,9 @@ class OperatorMetrics:
         )
         self.conflicts = Counter("conflicts", "Writes refused as stale.", namespace=NAMESPACE, registry=registry)
         self.events = Counter("events", "Kubernetes Events told.", ["reason"], namespace=NAMESPACE, registry=registry)
+        self.events_dropped = Counter(
+            "events_dropped", "Events given up: too many, or refused.", namespace=NAMESPACE, registry=registry
+        )
         self.trainer_calls = Counter(
             "trainer_calls", "Calls to trainers.", ["outcome"], namespace=NAMESPACE, registry=registry
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from multigraft.api.adapter_job import AdapterJob, AdapterJobSpec
@@ -179,4 +179,12 @@ class Observed:
     children_digests: Mapping[Key, str] = field(default_factory=dict)  # of each pool: what was applied last
     rows: Mapping[str, InlineRows] = field(default_factory=dict)  # by uid of the job
     written_at: Mapping[str, datetime] = field(default_factory=dict)  # by uid: last status write of this process
+    began_at: datetime | None = None  # when this process began to lead
     policy: Policy = field(default_factory=Policy)
+
+    def is_unheard(self, pod: PodView) -> bool:
+        """Tell whether the pod is older than this process, which has had no time yet to hear of it."""
+        if self.began_at is None or pod.talk.heard_at is not None or pod.created_at >= self.began_at:
+            return False
+        in_time = self.now < self.began_at + timedelta(seconds=self.policy.stale_seconds)
+        return in_time and pod.can_be_asked and not pod.is_terminating

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from multigraft_operator.apply import Applier
@@ -22,6 +23,7 @@ from multigraft_operator.trainer_talk import TrainerTalk
 from multigraft_operator.watch import Watch
 
 STUCK_SECONDS = 180.0
+FLUSH_SECONDS = 3.0  # for events that still wait at the end
 OK, LOST = 0, 1
 _log = logging.getLogger(__name__)
 
@@ -65,15 +67,20 @@ class OperatorProcess:
         talk = TrainerTalk(
             settings.key, settings.children.control_port, self._metrics, poll_seconds=settings.poll_seconds
         )
-        applier = Applier(api, self._cache, talk, EventRecorder(api, self._metrics), self._metrics)
+        recorder = EventRecorder(api, self._metrics)
+        applier = Applier(api, self._cache, talk, recorder, self._metrics)
         self._reconciler = Reconciler(settings, api, self._cache, applier, election, self._metrics)
         self._cache.on_change = self._reconciler.wake
         try:
-            return await self._run_until_first(self._reconciler.run(), self._watch.run(), election.keep())
+            return await self._run_until_first(
+                self._reconciler.run(), self._watch.run(), recorder.run(), election.keep()
+            )
         finally:
             self._metrics.leader.set(0)
             await talk.close()
             if self._stopped.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(recorder.flush(), FLUSH_SECONDS)
                 await election.release()
 
     def _build_election(self, api: KubeApi) -> LeaderLease | StandaloneEpoch:

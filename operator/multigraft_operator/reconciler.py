@@ -60,6 +60,7 @@ class Reconciler:
         self._rows_missing: set[str] = set()
         self._children: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self._children_next_try: dict[Key, float] = {}
+        self._began_at = datetime.now(UTC)
         self.is_synced = False
         self.last_pass_at = asyncio.get_running_loop().time()
 
@@ -133,6 +134,7 @@ class Reconciler:
             children_digests=self._cache.children_digests,
             rows=self._rows,
             written_at=self._applier.written_at,
+            began_at=self._began_at,
             policy=self._settings.policy,
         )
 

@@ -13,6 +13,7 @@ import kopf
 from multigraft.api.schema import GROUP, VERSION
 from multigraft_operator.cache import ObjectCache
 from multigraft_operator.children.labels import MANAGED_BY, MANAGED_BY_LABEL, POD_SELECTOR
+from multigraft_operator.kopf_storages import NoDiffs, NoProgress
 from multigraft_operator.settings import OperatorSettings
 
 OURS = {MANAGED_BY_LABEL: MANAGED_BY}
@@ -88,6 +89,8 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors["pods"] = POD_SELECTOR
     settings.watching.label_selectors["apps", "statefulsets"] = POD_SELECTOR
     settings.persistence.finalizer = f"{GROUP}/kopf"  # never set: no handler of ours needs one
+    settings.persistence.diffbase_storage = NoDiffs()
+    settings.persistence.progress_storage = NoProgress()
     settings.execution.default_backoff = 10
     settings.process.ultimate_exiting_timeout = 25
     return settings

@@ -171,4 +171,7 @@ class OperatorRun:
         return trainer
 
     def uid(self, name: str = "a") -> str:
-        return str(self.get("adapterjob", name)["metadata"]["uid"])
+        return self.uid_of("adapterjob", name)
+
+    def uid_of(self, kind: str, name: str) -> str:
+        return str(self.get(kind, name)["metadata"]["uid"])

@@ -74,6 +74,25 @@ def test_nothing_is_written_while_nothing_happens(run: OperatorRun) -> None:
     assert count_writes(run) == written
 
 
+def test_R1_a_restarted_operator_changes_nothing(run: OperatorRun) -> None:
+    run.start()
+    run.create_pool()
+    for name in ("a", "b", "c"):
+        run.create_job(name)
+    (trainer,) = run.run_pods()
+    wait_until(lambda: sorted(map(run.phase, "abc")) == ["Queued", "Running", "Running"], "two run")
+    time.sleep(2)
+    before = {uid: version for uid, version in versions(run).items() if uid != run.uid_of("bmp", "tiny")}
+    for epoch in (2, 3, 4):
+        run.kill()
+        run.start()
+        wait_until(lambda epoch=epoch: trainer.trainer.epoch == epoch, "the next one has spoken")
+        time.sleep(2)
+    after = versions(run)
+    assert {uid: after[uid] for uid in before} == before
+    assert len(run.list("events")) == len({event["metadata"]["name"] for event in run.list("events")})
+
+
 def test_who_waits_says_why(run: OperatorRun) -> None:
     run.start()
     run.create_pool()
