@@ -16,6 +16,7 @@ from multigraft.api.reasons import Reason, RefusalError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_READ_BY_NAME = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt")
 _MAX_JSON_BYTES = 64 * 1024 * 1024  # an index of 100,000 tensors is about 10 MB
 
 # RoPE types whose frequencies depend on the longest position in the microbatch: a neighbour would change the result.
@@ -31,13 +32,25 @@ def check_base_folder(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise _invalid(f"{folder} is not a folder")
+    _refuse_special_files(folder)
     for path in sorted(folder.glob("*.json")):
         _refuse_code(path)
     if (folder / "adapter_config.json").exists():
         raise _invalid(f"{folder} holds adapter_config.json: a base model folder is wanted, not an adapter")
     config = _read_config(folder)
-    _check_weights(folder)
+    num_tensors = _check_weights(folder)
+    num_layers = config.get("num_hidden_layers")
+    if isinstance(num_layers, int) and num_layers > num_tensors:  # else Transformers would build them all first
+        raise _invalid(f"config.json: num_hidden_layers is {num_layers}, but the weights hold {num_tensors} tensors")
     return config
+
+
+def _refuse_special_files(folder: Path) -> None:
+    """Refuse what cannot be read as a file: opening a FIFO would wait for ever."""
+    for pattern in _READ_BY_NAME:
+        for path in sorted(folder.glob(pattern)):
+            if not path.is_file():
+                raise _invalid(f"{path.name} is a folder, a broken link or a special file; a regular file is wanted")
 
 
 def _refuse_code(path: Path) -> None:
@@ -98,20 +111,22 @@ def _find_rope_types(config: dict[str, Any]) -> list[str]:
     return found
 
 
-def _check_weights(folder: Path) -> None:
+def _check_weights(folder: Path) -> int:
+    """Check the files of weights and give the number of tensors in them."""
     if (folder / _INDEX).is_file():
-        for name, keys in _read_index(folder / _INDEX).items():
+        files = _read_index(folder / _INDEX)
+        for name, keys in files.items():
             if not (folder / name).is_file():
                 raise _invalid(f"{_INDEX} lists {name}, which is not in the folder")
             missing = keys - _read_keys(folder / name)
             if missing:
                 raise _invalid(f"{name} lacks the tensor {min(missing)}, which {_INDEX} lists there")
-    elif (folder / _SINGLE).is_file():
-        _read_keys(folder / _SINGLE)
-    else:
-        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-        found = f"; {pickles[0]} is a pickle and is never opened" if pickles else ""
-        raise _invalid(f"neither {_SINGLE} nor {_INDEX} in {folder}{found}")
+        return sum(map(len, files.values()))
+    if (folder / _SINGLE).is_file():
+        return len(_read_keys(folder / _SINGLE))
+    pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+    found = f"; {pickles[0]} is a pickle and is never opened" if pickles else ""
+    raise _invalid(f"neither {_SINGLE} nor {_INDEX} in {folder}{found}")
 
 
 def _read_index(path: Path) -> dict[str, set[str]]:

@@ -12,6 +12,8 @@ from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.backends.attention import ATTENTION_NAME
 from multigraft_trainer.backends.base_folder import check_base_folder
 
+_SHOWN = 300
+
 
 def load_base_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     """Load the model, frozen, in evaluation mode, with the packed attention.
@@ -49,7 +51,8 @@ def _describe(error: Exception, folder: Path) -> RefusalError:
         return RefusalError(
             Reason.NOT_SUPPORTED, f"base model: this architecture takes no attention function from outside ({folder})"
         )
-    return RefusalError(Reason.BASE_MODEL_INVALID, f"Transformers cannot load {folder}: {error}")
+    text = " ".join(str(error).split())[:_SHOWN]  # some are pages long
+    return RefusalError(Reason.BASE_MODEL_INVALID, f"Transformers cannot load {folder}: {text}")
 
 
 def _check_loading(info: dict[str, Any]) -> None:

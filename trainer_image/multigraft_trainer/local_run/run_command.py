@@ -92,7 +92,7 @@ def _run(
     options = RunOptions(directory, resume=resume, step_limit=steps, metrics_port=port)
     local_run = LocalRun(selection, manifests.config_maps, output, options, progress)
     result = local_run.run()
-    console.print(render_result_table(result, notes=result.notes if quiet else ()))
+    console.print(render_result_table(result, notes=result.notes if quiet else ()), soft_wrap=True)  # lines are grepped
     for problem in local_run.unwritten:
         click.echo(f"not written: {problem}", err=True)
     console.print(f"report: {output.path / 'report.html'}", soft_wrap=True, highlight=False)

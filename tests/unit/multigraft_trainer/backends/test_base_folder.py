@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,33 @@ def test_an_adapter_folder_is_no_base(base: Path) -> None:
 def test_a_tensor_file_that_is_none(base: Path) -> None:
     (base / "model.safetensors").write_bytes(torch.randn(100).numpy().tobytes())
     _assert_refused(base, Reason.BASE_MODEL_INVALID, "model.safetensors is not a whole safetensors file")
+
+
+def _make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [_make_fifo, _make_loop, Path.mkdir], ids=["fifo", "link to itself", "folder"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+    base: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    (base / name).unlink(missing_ok=True)
+    make(base / name)
+    _assert_refused(base, Reason.BASE_MODEL_INVALID, name, "regular file")
+
+
+def test_links_to_regular_files_are_followed_as_hub_caches_have_them(base: Path, tmp_path: Path) -> None:
+    for path in list(base.iterdir()):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+    assert check_base_folder(base)["model_type"] == "llama"
+
+
+def test_more_layers_than_tensors_are_refused_before_anything_is_built(base: Path) -> None:
+    _edit(base, num_hidden_layers=10_000_000)
+    _assert_refused(base, Reason.BASE_MODEL_INVALID, "num_hidden_layers is 10000000")
