@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first cuBLAS call: poisoned_buffers needs it
@@ -48,6 +51,18 @@ def fused(request: pytest.FixtureRequest) -> Linear:
         return fused_multi_lora_linear(x, weight, bias, a, b, segments, launch=launch, **options)
 
     return linear
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Fail on what waits for the device; afterwards, whatever happens, others may wait again."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def check(case: LoraCase, fused: Linear) -> None:
@@ -264,11 +279,8 @@ def test_nothing_waits_for_the_device_and_a_graph_replays(fused: Linear) -> None
     want = step()
     before = sinks[2].a.clone()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with _no_waiting():
         step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         step()
@@ -296,7 +308,8 @@ def test_offsets_past_two_to_the_31(fused: Linear) -> None:
         y[-1000:].backward(case.dy[-1000:])
         grads.append((y[-1000:].detach(), inputs.grad[-1000:], sink.a, sink.b))
     for whole, alone in zip(*grads, strict=True):
-        torch.testing.assert_close(whole, alone, rtol=8e-3, atol=1e-3)
+        # One step of bf16 at 2, as the base GEMM may round otherwise for another T; a wrong offset is off by about 1.
+        torch.testing.assert_close(whole, alone, rtol=8e-3, atol=1.6e-2)
 
 
 def test_a_hopper_gets_the_hopper_gemm() -> None:

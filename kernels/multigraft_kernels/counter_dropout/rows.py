@@ -50,7 +50,7 @@ class DropoutRows:
 
     def to(self, device: torch.device) -> DropoutRows:
         """Copy to `device`, in one transfer."""
-        stacked = torch.stack([self.adapter, self.position, self.draw, self.step]).to(device, non_blocking=True)
+        stacked = copy_to(device, torch.stack([self.adapter, self.position, self.draw, self.step]))
         return DropoutRows(*stacked.unbind())
 
 
@@ -74,10 +74,15 @@ class DropoutTable:
     def to(self, device: torch.device) -> DropoutTable:
         """Copy to `device`."""
         return DropoutTable(
-            self.keys.to(device, non_blocking=True),
-            self.thresholds.to(device, non_blocking=True),
-            self.scales.to(device, non_blocking=True),
+            copy_to(device, self.keys),
+            copy_to(device, self.thresholds),
+            copy_to(device, self.scales),
         )
+
+
+def copy_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Copy without waiting for a GPU; towards the CPU one must wait, or what is read may not have arrived."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def build_scale(threshold: int) -> float:

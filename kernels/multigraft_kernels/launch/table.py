@@ -37,7 +37,10 @@ def choose_launch(x: torch.Tensor, weight: torch.Tensor, b: torch.Tensor, max_ra
         choice = replace(choice, path="portable")
     elif choice.path == "hopper" and b.shape[2] % 8:  # its kernels read B by TMA too
         choice = replace(choice, path="mixed")
-    return replace(choice, portable=fit_rank(choice.portable, max_rank))
+    portable = fit_rank(choice.portable, max_rank)
+    if x.element_size() == 4 and name != "cpu":
+        portable = fit_wide_elements(portable)
+    return replace(choice, portable=portable)
 
 
 def fits_tma(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -63,6 +66,16 @@ def fit_rank(launch: PortableLaunch, max_rank: int) -> PortableLaunch:
         shrink=replace(launch.shrink, block_t=32, block_k=64, num_warps=4, num_stages=2),
         grad_output=replace(launch.grad_output, block_t=32, block_n=256 // part, num_warps=8, num_stages=2),
         input=replace(launch.input, block_t=32, block_k=256 // part, num_warps=8, num_stages=2),
+    )
+
+
+def fit_wide_elements(launch: PortableLaunch) -> PortableLaunch:
+    """Halve what the tables, measured in 16 bits, keep in shared memory: fp32 takes twice as much of it."""
+    return replace(
+        launch,
+        shrink=replace(launch.shrink, num_stages=2),
+        grad_output=replace(launch.grad_output, block_n=min(launch.grad_output.block_n, 128), num_stages=2),
+        input=replace(launch.input, num_stages=2),
     )
 
 

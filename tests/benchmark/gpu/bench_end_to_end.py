@@ -166,10 +166,12 @@ def _index(job: str) -> int:
     return int(job.rpartition("-")[2])
 
 
-def time_shared(backend: TransformersBackend, lengths: list[list[int]], capacity: int, passes: int) -> Timing:
+def time_shared(
+    form: str, backend: TransformersBackend, lengths: list[list[int]], capacity: int, passes: int
+) -> Timing:
     """Time the shared run; a few microbatches before it warm up kernels, the allocator and the clocks."""
     run = SharedRun(backend, lengths, capacity)
-    timing = Timing("multigraft, plain torch", sum(map(sum, lengths)), fill=run.plan.fill)
+    timing = Timing(f"multigraft, {form}", sum(map(sum, lengths)), fill=run.plan.fill)
     for microbatch in run.plan.microbatches[:6]:
         backend.forward_backward(run.pack(microbatch))
     torch.cuda.reset_peak_memory_stats()
@@ -185,6 +187,11 @@ def profile_shared(backend: TransformersBackend, lengths: list[list[int]], capac
     run = SharedRun(backend, lengths, capacity)
     microbatch = run.pack(max(run.plan.microbatches, key=lambda one: one.num_tokens))
     backend.forward_backward(microbatch)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    backend.forward_backward(microbatch)
+    torch.cuda.synchronize()
+    print(f"{len(microbatch.input_ids)} tokens in {time.perf_counter() - began:.3f} s", flush=True)
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
         backend.forward_backward(microbatch)
@@ -284,9 +291,10 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(length_sets.LENGTH_SETS))
     parser.add_argument("--capacity", type=int, default=8192, help="tokens of one microbatch")
     parser.add_argument("--steps", type=int, default=4, help="global batches of each adapter in one pass")
+    parser.add_argument("--forms", nargs="+", choices=["plain", "fused"], default=["plain", "fused"])
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations in our run")
-    parser.add_argument("--profile", action="store_true", help="print the kernels of one microbatch and stop")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of one microbatch of each form")
     parser.add_argument("--peft", type=int, default=len(PEFT_SETTINGS), help="how many of PEFT's settings to time")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_end_to_end.json"))
     arguments = parser.parse_args()
@@ -302,23 +310,28 @@ def main() -> None:
     result: dict[str, Any] = {"environment": describe_environment(), "arguments": vars(arguments) | {"out": ""}}
     result["gemmLimitTokensPerSecond"] = round(measure_gemm_limit(arguments.capacity))
     print(json.dumps(result), flush=True)
-    began = time.perf_counter()
-    backend = TransformersBackend(
-        llama_8b.build_llama_8b(ATTENTION_NAME), gradient_checkpointing=arguments.checkpointing
-    )
-    print(f"base made and checked in {time.perf_counter() - began:.1f} s", flush=True)
+    result["sets"] = {name: [] for name in arguments.sets}
+    for form in arguments.forms:
+        began = time.perf_counter()
+        backend = TransformersBackend(
+            llama_8b.build_llama_8b(ATTENTION_NAME),
+            gradient_checkpointing=arguments.checkpointing,
+            fused=form == "fused",
+        )
+        print(f"{form}: base made and checked in {time.perf_counter() - began:.1f} s", flush=True)
+        if arguments.profile:
+            text = profile_shared(backend, lengths[arguments.sets[0]], arguments.capacity)
+            arguments.out.with_suffix(f".{form}.profile.txt").write_text(text)
+            print(text)
+        else:
+            for name, own in lengths.items():
+                timing = time_shared(form, backend, own, arguments.capacity, arguments.passes)
+                result["sets"][name].append(_report(name, timing))
+            arguments.out.write_text(json.dumps(result, indent=1))
+        del backend
+        _free()
     if arguments.profile:
-        text = profile_shared(backend, lengths[arguments.sets[0]], arguments.capacity)
-        arguments.out.with_suffix(".profile.txt").write_text(text)
-        print(text)
         return
-    result["sets"] = {
-        name: [_report(name, time_shared(backend, own, arguments.capacity, arguments.passes))]
-        for name, own in lengths.items()
-    }
-    arguments.out.write_text(json.dumps(result, indent=1))
-    del backend
-    _free()
     for name in arguments.sets:
         for settings in PEFT_SETTINGS[: arguments.peft]:
             result["sets"][name].append(_report(name, _time_peft_or_note(lengths[name][0], settings)))

@@ -173,13 +173,14 @@ def _fits_varlen(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, so
 def _attend_varlen(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: PackedMask, scale: float
 ) -> torch.Tensor:
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [T, heads, D]
+    # squeeze and unsqueeze: the backward of an index would fill and copy a whole tensor.
+    q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))  # [T, heads, D]
     samples = mask.samples
     window = (-1, 0) if mask.window is None else (mask.window - 1, 0)
     output: Any = varlen_attn(
         q, k, v, samples.offsets, samples.offsets, samples.longest, samples.longest, scale=scale, window_size=window
     )
-    return output[None]  # type: ignore[no-any-return]
+    return output.unsqueeze(0)  # type: ignore[no-any-return]
 
 
 def _attend_sample(

@@ -60,24 +60,40 @@ def compute_logits(hidden: torch.Tensor, head: HeadPath) -> torch.Tensor:
 
 @torch.no_grad()
 def compute_head_loss(
-    hidden: torch.Tensor, targets: torch.Tensor, head: HeadPath, *, with_grad: bool
+    hidden: torch.Tensor, targets: torch.Tensor, head: HeadPath, *, with_grad: bool, fused: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Give the loss of each row, [M] fp32, and the gradient of their sum with respect to `hidden`, [M, H].
 
-    Rows do not mix: a NaN stays in its row. Empty `hidden` gives empty results.
+    Rows do not mix: a NaN stays in its row. Empty `hidden` gives empty results. `fused` takes one kernel for loss and
+    gradient of a chunk, on GPUs and for heads without a cap.
     """
+    fused = fused and hidden.is_cuda and head.softcap is None
     losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
     grad = torch.empty_like(hidden) if with_grad else None
     chunk_rows = max(1, _CHUNK_BYTES[hidden.device.type] // (4 * head.weight.shape[0]))
     for start in range(0, len(hidden), chunk_rows):
         rows = slice(start, start + chunk_rows)
         logits = compute_logits(hidden[rows], head)
+        if fused:
+            losses[rows], chunk_grad = _run_fused(logits, targets[rows], head, hidden.dtype if with_grad else None)
+            if grad is not None and chunk_grad is not None:
+                torch.mm(chunk_grad, head.weight, out=grad[rows])
+            continue
         at_target = targets[rows, None]
         log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
         losses[rows] = (log_sum - logits.gather(1, at_target))[:, 0]
         if grad is not None:
             grad[rows] = _backward_chunk(logits, log_sum, at_target, head).to(hidden.dtype) @ head.weight
     return losses, grad
+
+
+def _run_fused(
+    logits: torch.Tensor, targets: torch.Tensor, head: HeadPath, grad_dtype: torch.dtype | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    from multigraft_kernels.token_loss import compute_token_loss  # imports Triton
+
+    losses, grad = compute_token_loss(logits, targets, grad_dtype)
+    return losses, grad if grad is None or head.scale == 1.0 else grad.mul_(head.scale)
 
 
 def _backward_chunk(

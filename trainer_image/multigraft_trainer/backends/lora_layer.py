@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from multigraft_kernels.counter_dropout import DropoutRows, DropoutTable
-from multigraft_kernels.multi_lora.segmented import multi_lora_linear
+from multigraft_kernels.multi_lora import dispatch, segmented
 from multigraft_kernels.multi_lora.segments import LoraGrads, LoraSegment
 
 
@@ -28,6 +28,7 @@ class LayerRoute:
 class CurrentRoutes:
     """Routes of the microbatch that is running, by layer name; shared by all layers of a model."""
 
+    fused: bool = True  # False: the plain form everywhere, which is the reference
     by_layer: dict[str, LayerRoute] = field(default_factory=dict)
 
 
@@ -48,7 +49,8 @@ class LoraLinear(nn.Module):
         route = self._routes.by_layer.get(self._name)
         if route is None:
             return F.linear(x, self.weight, self.bias)
-        y = multi_lora_linear(
+        linear = dispatch.multi_lora_linear if self._routes.fused else segmented.multi_lora_linear
+        y = linear(
             x.reshape(-1, self.in_features),
             self.weight,
             self.bias,

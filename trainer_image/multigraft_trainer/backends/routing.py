@@ -37,11 +37,13 @@ def build_routes(
         for name in options[segment.slot].target_names:
             by_layer.setdefault(name, []).append(segment)
     dropout = _build_dropout(microbatch, options, list(by_layer), device) if training else {}
+    # Built once, not once per layer: hundreds of layers wait for this while the device idles.
+    built = {segment.start: _build_segment(segment, options[segment.slot]) for segment in segments}
     return {
         name: LayerRoute(
             a=table.stacked_a(name),
             b=table.stacked_b(name),
-            segments=tuple(_build_segment(segment, options[segment.slot]) for segment in layer),
+            segments=tuple(built[segment.start] for segment in layer),
             dropout=dropout.get(name),
             grads=_build_grads(name, layer, table) if training else None,
         )

@@ -3,7 +3,7 @@
 mask       each kind of mask the model asks for is causal, or causal within its sliding window
 isolation  the loss of one sample has a gradient of exactly 0 at the embeddings of the other
 packing    two samples packed give what each gives alone
-attention  our attention gives what Transformers' own (eager) attention gives
+attention  our attention and rotary embedding give what Transformers' own (eager) ones give
 head       our path from hidden states to logits gives the model's own logits
 """
 
@@ -17,6 +17,7 @@ import torch
 
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft_trainer.backends.attention import ATTENTION_NAME, PackedMask, SampleBounds, packed_samples
+from multigraft_trainer.backends.fused_rotary import use_fused_rotary
 from multigraft_trainer.backends.head_loss import build_head_path, compute_head_loss, compute_logits
 
 _FIRST, _SECOND = 29, 23  # tokens of the two probe samples: odd, unequal, one shorter than a tile of 32
@@ -114,7 +115,7 @@ def _captured_embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
 def _check_attention(model: Any, packed: torch.Tensor, first: torch.Tensor) -> None:
     model.set_attn_implementation("eager")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), use_fused_rotary(False):
             own = model.get_decoder()(input_ids=first[None], use_cache=False).last_hidden_state[0]
     finally:
         model.set_attn_implementation(ATTENTION_NAME)

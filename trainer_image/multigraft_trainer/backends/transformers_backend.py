@@ -18,6 +18,8 @@ from multigraft_trainer.adapters.slots import LinearShape
 from multigraft_trainer.backends.adapter_table import AdapterTable
 from multigraft_trainer.backends.attention import SampleBounds, packed_samples
 from multigraft_trainer.backends.determinism import deterministic_backward
+from multigraft_trainer.backends.fused_modules import fuse_modules
+from multigraft_trainer.backends.fused_rotary import fuse_rotary, use_fused_rotary
 from multigraft_trainer.backends.head_loss import build_head_path, compute_head_loss
 from multigraft_trainer.backends.load import load_base_model
 from multigraft_trainer.backends.lora_layer import CurrentRoutes, wrap_linears
@@ -45,19 +47,27 @@ def open_transformers_backend(
 
 
 class TransformersBackend:
-    """Implements `backends.backend.Backend`. Takes over the model: its linear layers are wrapped in place."""
+    """Implements `backends.backend.Backend`. Takes over the model: its linear layers are wrapped in place.
 
-    def __init__(self, model: Any, *, gradient_checkpointing: bool = False) -> None:
+    `fused` False takes plain torch and the model's own code throughout: the reference that benchmarks compare with.
+    """
+
+    def __init__(self, model: Any, *, gradient_checkpointing: bool = False, fused: bool = True) -> None:
         self.modules: ModuleCatalogue = build_catalogue(model)
         if not self.modules.linears:
             raise RefusalError(
                 Reason.NOT_SUPPORTED, f"base model: {type(model).__name__} has no nn.Linear layer to adapt"
             )
-        check_model(model)
+        if fused:
+            fuse_modules(model, model.dtype, model.device)
+            fuse_rotary(model, model.dtype, model.device)
+        self._fused = fused
+        with use_fused_rotary(self._fused):
+            check_model(model)
         self._model = model
         self._decoder = model.get_decoder()
         self._head = build_head_path(model)
-        self._routes = CurrentRoutes()
+        self._routes = CurrentRoutes(fused=fused)
         self._table: AdapterTable | None = None
         wrap_linears(model, list(self.modules.linears), self._routes)
         if gradient_checkpointing:
@@ -84,14 +94,14 @@ class TransformersBackend:
         return self._head.weight.dtype
 
     @property
-    def num_parameters(self) -> int:
-        """Count the frozen weights; tied ones once."""
-        return sum(parameter.numel() for parameter in self._model.parameters())
-
-    @property
     def max_positions(self) -> int | None:
         """Give the longest sample that the model has positions for, in tokens; None: it does not say."""
         return getattr(self._model.config, "max_position_embeddings", None)
+
+    @property
+    def num_parameters(self) -> int:
+        """Count the frozen weights; tied ones once."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
 
     @property
     def num_bytes(self) -> int:
@@ -126,7 +136,7 @@ class TransformersBackend:
         target_ids = torch.cat([segment.target_ids for segment in microbatch.segments])
         self._routes.by_layer = self._build_routes(microbatch, training=training)
         try:
-            with torch.set_grad_enabled(training):
+            with torch.set_grad_enabled(training), use_fused_rotary(self._fused):
                 hidden = self._run_decoder(microbatch)
                 picked = hidden.index_select(0, targets.to(self.device, non_blocking=True))
                 losses, grad = compute_head_loss(
@@ -134,6 +144,7 @@ class TransformersBackend:
                     target_ids.to(self.device, non_blocking=True),
                     self._head,
                     with_grad=picked.requires_grad,
+                    fused=self._fused,
                 )
                 if grad is not None:
                     with deterministic_backward(self.device):
@@ -163,7 +174,7 @@ class TransformersBackend:
                 position_ids=microbatch.positions[None].to(self.device, non_blocking=True),
                 use_cache=False,
             )
-        hidden: torch.Tensor = output.last_hidden_state[0]
+        hidden: torch.Tensor = output.last_hidden_state.squeeze(0)
         return hidden
 
 
