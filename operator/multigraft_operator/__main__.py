@@ -35,7 +35,7 @@ _PORT = click.IntRange(1, 65535)
 @click.option("--control-port", type=_PORT, default=8080, help="Control port of trainers.")
 @click.option("--trainer-metrics-port", type=_PORT, default=9090, help="Metrics port of trainers.")
 @click.option("--poll-seconds", type=click.FloatRange(0.1, 10), default=3.0, help="Seconds between asking a trainer.")
-@click.option("--relist-seconds", type=click.FloatRange(1, 600), default=90.0, help="Seconds between whole lists.")
+@click.option("--relist-seconds", type=click.FloatRange(1, 600), default=25.0, help="Seconds between whole lists.")
 @click.option("--kueue-queue", default="", help="Queue of Kueue that trainer pods are put in; default: none.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def operator(

@@ -26,10 +26,16 @@ class Applier:
     """Writes to the API server and talks to trainers, in the order that `Decision` gives."""
 
     def __init__(
-        self, api: KubeApi, cache: ObjectCache, talk: TrainerTalk, recorder: EventRecorder, metrics: OperatorMetrics
+        self,
+        api: KubeApi,
+        cache: ObjectCache,
+        talk: TrainerTalk,
+        recorder: EventRecorder,
+        metrics: OperatorMetrics,
+        check_lead: Callable[[], None],
     ) -> None:
         self._api, self._cache, self._talk, self._recorder = api, cache, talk, recorder
-        self._metrics = metrics
+        self._metrics, self._check_lead = metrics, check_lead
         self._gate = asyncio.Semaphore(CONCURRENCY)
         self._versions: dict[str, str] = {}
         self.written_at: dict[str, datetime] = {}
@@ -39,6 +45,7 @@ class Applier:
 
         Raises:
             StaleEpochError: If a trainer obeys a later leader.
+            LeadershipLostError: From `check_lead`, which is asked before each write.
         """
         self._versions = {}
         await self._for_each(decision.finalizers_on, self._write_finalizer)
@@ -74,6 +81,7 @@ class Applier:
     async def _patch(self, target: JobView | PoolView, path: str, operation: dict[str, Any]) -> bool:
         version = self._versions.get(target.uid, target.resource_version)
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        self._check_lead()
         try:
             raw = await self._api.patch(path, [test, operation])
         except ApiError as error:
@@ -96,6 +104,7 @@ class Applier:
             _log.warning("write of %s failed: %s", target.key, error)
 
     async def _delete(self, job: JobView) -> None:
+        self._check_lead()
         try:
             await self._api.delete(path_of_view(job), uid=job.uid)
         except ApiError as error:

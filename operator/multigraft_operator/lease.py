@@ -33,6 +33,7 @@ class LeaderLease:
         self._namespace, self._name, self._identity = namespace, name, identity
         self._held: dict[str, Any] = {}
         self._observed: tuple[str, float] = ("", 0.0)  # the holder's last sign of life, and when we saw it
+        self._renewed_at = 0.0  # by the loop's clock, before the request was sent
         self._lock = asyncio.Lock()
 
     @property
@@ -90,6 +91,7 @@ class LeaderLease:
         }
 
     async def _write(self, lease: dict[str, Any], *, is_new: bool) -> bool:
+        sent_at = asyncio.get_running_loop().time()
         try:
             if is_new:
                 self._held = await self._api.create(self._collection, lease)
@@ -99,7 +101,18 @@ class LeaderLease:
             if error.is_conflict or error.is_gone:
                 return False  # another was faster
             raise
+        self._renewed_at = sent_at
         return True
+
+    def check(self) -> None:
+        """Make sure that the Lease is ours still: a process that was stopped for a while must write nothing any more.
+
+        Raises:
+            LeadershipLostError: If it was not renewed in time.
+        """
+        age = asyncio.get_running_loop().time() - self._renewed_at
+        if age > RENEW_DEADLINE_SECONDS:
+            raise LeadershipLostError(f"the Lease was not renewed for {age:.0f} s")
 
     async def keep(self) -> None:
         """Renew for as long as it goes.
@@ -107,18 +120,14 @@ class LeaderLease:
         Raises:
             LeadershipLostError: If this process does not lead any more.
         """
-        clock = asyncio.get_running_loop()
-        renewed = clock.time()
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             try:
                 async with asyncio.timeout(RENEW_DEADLINE_SECONDS / 2):
                     await self._renew(self.epoch)
-                renewed = clock.time()
             except (ApiError, TimeoutError) as error:
-                if clock.time() - renewed > RENEW_DEADLINE_SECONDS:
-                    text = f"the Lease was not renewed for {RENEW_DEADLINE_SECONDS:.0f} s: {error}"
-                    raise LeadershipLostError(text) from error
+                _log.warning("the Lease could not be renewed: %s", error)
+                self.check()
 
     async def raise_epoch(self, at_least: int) -> None:
         """Count the epoch up to `at_least`, as long as the Lease is ours: someone deleted the former Lease.
@@ -156,6 +165,9 @@ class StandaloneEpoch:
 
     async def acquire(self) -> None:
         """Lead at once."""
+
+    def check(self) -> None:
+        """Lead for ever."""
 
     async def keep(self) -> None:
         """Lead for ever."""

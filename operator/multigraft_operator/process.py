@@ -68,7 +68,7 @@ class OperatorProcess:
             settings.key, settings.children.control_port, self._metrics, poll_seconds=settings.poll_seconds
         )
         recorder = EventRecorder(api, self._metrics)
-        applier = Applier(api, self._cache, talk, recorder, self._metrics)
+        applier = Applier(api, self._cache, talk, recorder, self._metrics, election.check)
         self._reconciler = Reconciler(settings, api, self._cache, applier, election, self._metrics)
         self._cache.on_change = self._reconciler.wake
         try:

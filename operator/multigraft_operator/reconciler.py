@@ -40,6 +40,8 @@ class Election(Protocol):
 
     async def raise_epoch(self, at_least: int) -> None: ...
 
+    def check(self) -> None: ...
+
 
 class Reconciler:
     """Brings the cluster to what its objects say, pass by pass."""
@@ -176,6 +178,7 @@ class Reconciler:
             return
         try:
             for child in self._children_of(pool):
+                self._election.check()
                 raw = await self._api.apply(child)
                 if child["kind"] == "StatefulSet":
                     self._cache.take("StatefulSet", raw)

@@ -22,7 +22,7 @@ class OperatorSettings:
     is_standalone: bool = False
     http_port: int = 8081  # probes and metrics
     poll_seconds: float = 3.0
-    relist_seconds: float = 90.0
+    relist_seconds: float = 25.0
     children: ChildOptions = field(default_factory=ChildOptions)
     policy: Policy = field(default_factory=Policy)
 

@@ -23,6 +23,7 @@ class FakeTrainer:
         self.tokens: set[str] = set()
         self.puts = 0
         self.ever: set[tuple[str, int]] = set()  # (uid, attempt) that it was ever given
+        self.refused = 0  # sets of an earlier epoch
         self.drop_answers = 0  # so many next answers are lost after the request was obeyed
         self.lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -97,6 +98,7 @@ class FakeTrainer:
             return _refuse(422, "InvalidRequest", message=str(error)[:500])
         with self.lock:
             if wanted.epoch < self.trainer.epoch:
+                self.refused += 1
                 return _refuse(409, "StaleEpoch", currentEpoch=self.trainer.epoch)
             self.puts += 1
             self.ever |= {(job.id.uid, job.attempt) for job in wanted.jobs}

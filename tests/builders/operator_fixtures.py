@@ -17,9 +17,14 @@ KINDS = ("adapterjobs.multigraft.dev", "basemodelpools.multigraft.dev")
 @pytest.fixture(scope="session")
 def operator_cluster(api_server: ClusterAccess) -> ClusterAccess:
     """Give an API server that knows our kinds."""
-    api_server.kubectl("apply", "--server-side", f"--filename={CRDS}")
-    api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{kind}" for kind in KINDS))
+    install_kinds(api_server)
     return api_server
+
+
+def install_kinds(cluster: ClusterAccess) -> None:
+    """Tell a cluster of our kinds."""
+    cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{kind}" for kind in KINDS))
 
 
 @pytest.fixture

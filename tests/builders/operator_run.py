@@ -41,9 +41,9 @@ def find_free_port(address: str = "127.0.0.1") -> int:
 class OperatorRun:
     """One operator, its namespace and its fake trainers; a context manager."""
 
-    def __init__(self, cluster: ClusterAccess, namespace: str, folder: Path) -> None:
+    def __init__(self, cluster: ClusterAccess, namespace: str, folder: Path, *, control_port: int = 0) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
-        self.control_port, self.http_port = find_free_port(), find_free_port()
+        self.control_port, self.http_port = control_port or find_free_port(), find_free_port()
         self.trainers: dict[str, FakeTrainer] = {}  # by uid of the pod
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "key").write_bytes(b"k" * 32)
@@ -60,7 +60,7 @@ class OperatorRun:
                 if item["metadata"].get("finalizers"):
                     self.remove_finalizers(kind, item["metadata"]["name"])
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str, kubeconfig: Path | None = None) -> None:
         """Start the operator process; like a restarted container, it takes its own Lease over."""
         command = [
             sys.executable, "-m", "multigraft_operator", "--key-file", str(self.folder / "key"),
@@ -70,6 +70,8 @@ class OperatorRun:
             "--identity", "the-pod", *options,
         ]  # fmt: skip
         variables = without_proxies(self.cluster.environment()) | {"PYTHONPATH": str(OPERATOR)}
+        if kubeconfig is not None:
+            variables["KUBECONFIG"] = str(kubeconfig)
         with (self.folder / "operator.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, cwd=self.folder)
 
@@ -78,6 +80,22 @@ class OperatorRun:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(30)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait_for_end(self) -> int:
+        """Wait until it ends by itself; gives its exit code."""
+        assert self._process is not None
+        return self._process.wait(30)
+
+    def start_again_if_ended(self) -> None:
+        """Do as the kubelet does."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self.start()
 
     def kill(self) -> None:
         """Kill it."""
@@ -92,6 +110,13 @@ class OperatorRun:
     def fetch(self, path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
+
+    def is_ready(self) -> bool:
+        """Tell whether /readyz says so."""
+        try:
+            return self.fetch("/readyz") == "ok\n"
+        except OSError:
+            return False
 
     # Objects.
 
