@@ -72,6 +72,7 @@ def open_pool(
     solver_timeout_seconds: float = 0,
     gradient_checkpointing: bool = False,
     observer: EngineObserver | None = None,
+    wants_boundary: Callable[[], bool] = lambda: False,
 ) -> PoolRun:
     """Open a pool on a tiny base; its state lies under `folder`."""
     backend, slots = load_tiny_backend(
@@ -94,6 +95,7 @@ def open_pool(
         options,
         observer or log,
         on_end=lambda result: results.__setitem__(result.job, result),
+        wants_boundary=wants_boundary,
     )
     return PoolRun(engine, slots, backend, log, results, {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,37 @@ def test_a_neighbour_that_leaves_changes_nothing(
     for key, want in alone.items():
         if key != left:
             assert measure_difference(pool.weights(key), want) < TOLERANCE
+
+
+def test_plans_that_are_cut_short_again_and_again_change_nothing(
+    base: Path, linears: list[str], alone: dict[str, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    asked = iter(range(10**6))
+    jobs = make_jobs(linears, tmp_path / "out", dropout=True)
+    pool = run_pool(base, tmp_path, jobs, horizon_global_batches=16, wants_boundary=lambda: next(asked) % 3 == 2)
+    assert pool.engine.horizon > 20, "every third microbatch ended a plan"
+    for key, want in alone.items():
+        assert measure_difference(pool.weights(key), want) < TOLERANCE
+
+
+def test_priorities_and_a_solver_change_when_steps_run_and_nothing_else(
+    base: Path, linears: list[str], alone: dict[str, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    jobs = make_jobs(linears, tmp_path / "out", dropout=True)
+    urgent = jobs[1].job.model_copy(update={"spec": jobs[1].job.spec.model_copy(update={"priority": 1000})})
+    jobs[1] = replace(jobs[1], job=urgent)
+    pool = open_pool(base, tmp_path, horizon_global_batches=2, solver_timeout_seconds=5, tile_tokens=16)
+    for job in jobs:
+        pool.submit(job)
+    pool.engine.run_horizon()
+    steps = {run.key: run.step for run in pool.engine.running}
+    assert min(steps.values()) >= 1
+    tokens = {run.key: run.num_tokens for run in pool.engine.running}
+    others = [tokens[key] for key in tokens if key != urgent.key]
+    assert tokens[urgent.key] > 1.4 * max(others)
+    pool.engine.run()
+    for key, want in alone.items():
+        assert measure_difference(pool.weights(key), want) < TOLERANCE
 
 
 def test_four_mixed_adapters_end_as_with_plain_peft(base: Path, linears: list[str], tmp_path: Path) -> None:

@@ -143,14 +143,18 @@ class Scheduling(Spec):
     """How jobs are planned and placed."""
 
     solver_timeout_seconds: int = Field(
-        default=10, ge=0, le=600, description="Wall-clock budget of one solve; 0: greedy only."
+        default=5,
+        ge=0,
+        le=600,
+        description="Wall-clock budget of a solver for one plan, beside training, which never waits for it; "
+        "0: greedy only.",
     )
     horizon_global_batches: int = Field(
-        default=4,
+        default=16,
         ge=1,
         le=1024,
-        description="Global batches of each adapter in one plan. Jobs join, leave and are "
-        "checkpointed at plan boundaries.",
+        description="Global batches in one plan, on average over its adapters: those with small ones or a higher "
+        "priority get more. Fewer where 64 microbatches hold them. Jobs are checkpointed at plan boundaries.",
     )
     preemption: Literal["Never", "LowerPriority"] = Field(
         default="LowerPriority", description="Whether a job may take the slot of one with lower priority."

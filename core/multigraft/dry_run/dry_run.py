@@ -10,6 +10,7 @@ import numpy as np
 
 from multigraft.api.adapter_job import AdapterJob
 from multigraft.planner.cost import CostModel
+from multigraft.planner.fair_share import JobShare, settle_horizon, share_horizon
 from multigraft.planner.plan import JobWork, Microbatch, Outcome, Plan, PlanLimits
 from multigraft.planner.rolling import extend_plan
 from multigraft.planner.sample_order import SampleOrder
@@ -137,7 +138,10 @@ def run_dry(
             active.append(waiting.pop(0))
         if not active:
             break
-        work = [state.take(options.horizon_global_batches) for state in active]
+        shares = [state.build_share(limits.tile_tokens) for state in active]
+        granted = share_horizon(shares, limits, options.horizon_global_batches)
+        lags = settle_horizon(shares, granted)
+        work = [state.take(granted[state.key], lags[state.key]) for state in active]
         plan = extend_plan(
             tail,
             work,
@@ -161,6 +165,7 @@ class _JobState:
     lengths: list[int]
     total_steps: int
     next_step: int = 0
+    lag_tokens: float = 0.0
 
     @classmethod
     def of(cls, job: AdapterJob, lengths: Sequence[int]) -> _JobState:
@@ -170,10 +175,16 @@ class _JobState:
         cut = [min(length, training.max_seq_length) for length in lengths]
         return cls(job.key, job.spec.priority, order, cut, total)
 
-    def take(self, num_batches: int) -> JobWork:
-        end = min(self.next_step + num_batches, self.total_steps)
-        steps = range(self.next_step, end)
-        self.next_step = end
+    def build_share(self, tile_tokens: int) -> JobShare:
+        mean = -(-sum(self.lengths) // self.order.steps_per_epoch)
+        step_tokens = -(-mean // tile_tokens) * tile_tokens
+        return JobShare(self.key, step_tokens, self.total_steps - self.next_step, self.priority, self.lag_tokens)
+
+    def take(self, num_batches: int, lag_tokens: float) -> JobWork:
+        """Give the next global batches; `lag_tokens` is what the job is behind its neighbours after them."""
+        steps = range(self.next_step, self.next_step + num_batches)
+        self.next_step += num_batches
+        self.lag_tokens = lag_tokens
         batches = tuple(self.order.build_global_batch(step, self.lengths) for step in steps)
         return JobWork(self.key, batches, self.priority)
 

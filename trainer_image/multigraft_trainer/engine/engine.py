@@ -3,7 +3,8 @@
 One round: admit waiting jobs into free slots -> list the next global batches of each -> plan -> verify -> run the
 microbatches; each job steps right after the last backward of its own global batch -> retire what ended -> checkpoint.
 Jobs join, leave, end and are saved at plan boundaries only, where no global batch is half done; so a boundary is a
-state from which the same jobs go on bit for bit.
+state from which the same jobs go on bit for bit. Where a job is to join or leave, or ended while another waits for its
+slot, the boundary comes early: global batches that have begun are finished, the rest of the plan is void.
 
 A job that fails is left out of the rest of the plan; its neighbours run on. The engine reads no manifest and opens no
 socket: whoever drives it submits prepared jobs.
@@ -22,6 +23,7 @@ from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPoolSpec
 from multigraft.api.reasons import Reason, RefusalError
 from multigraft.planner.cost import CostModel
+from multigraft.planner.fair_share import settle_horizon
 from multigraft.planner.plan import JobWork, Microbatch, Plan, PlanLimits, Segment
 from multigraft.planner.plan_ahead import PlanAhead
 from multigraft_trainer.adapters.slot_pool import SlotPool
@@ -30,6 +32,7 @@ from multigraft_trainer.capacity.pool_capacity import PoolCapacity
 from multigraft_trainer.engine.job_end import build_refused, build_result, finish_job
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
 from multigraft_trainer.engine.job_start import start_job
+from multigraft_trainer.engine.next_work import WorkRules, list_shares, list_work, list_work_ahead
 from multigraft_trainer.engine.observer import EngineObserver, MicrobatchRecord
 from multigraft_trainer.engine.pack_microbatch import pack_microbatch
 from multigraft_trainer.engine.pool_state import PoolState
@@ -47,6 +50,11 @@ class EngineOptions:
     checkpoint_interval_steps: int
     step_limit: int | None = None  # every job stops here, resumable; its schedule is that of the whole run
     cost: CostModel | None = None  # times by which plans are compared; None: the planner's own
+
+    @property
+    def work_rules(self) -> WorkRules:
+        """Give what the size of a plan follows from."""
+        return WorkRules(self.limits, self.horizon_global_batches, self.step_limit)
 
     @classmethod
     def from_spec(
@@ -75,6 +83,7 @@ class Engine:
         observer: EngineObserver,
         *,
         on_end: Callable[[JobResult], None],
+        wants_boundary: Callable[[], bool] = lambda: False,
     ) -> None:
         self._backend = backend
         self._slots = slots
@@ -82,10 +91,12 @@ class Engine:
         self._options = options
         self._observer = observer
         self._on_end = on_end
+        self._wants_boundary = wants_boundary  # asked before every microbatch: is a job to join or leave?
         self._waiting: list[PreparedJob] = []
         self._running: dict[str, JobRun] = {}
         self._leaving: set[str] = set()
         self._is_stopping = False
+        self._is_cut = False  # only global batches that have begun still run
         self._ahead = PlanAhead(
             options.limits, solver_timeout_seconds=options.solver_timeout_seconds, cost=options.cost
         )
@@ -165,7 +176,7 @@ class Engine:
         if self._is_stopping or not self._running:
             self._retire()
             return False
-        work = self._list_work()
+        work = list_work(self.running, self._options.work_rules)
         if work:  # none if every job was restored at its last step
             self._run_plan(self._plan(work))
         self._retire()
@@ -197,16 +208,6 @@ class Engine:
                 steps=run.step,
             )
 
-    def _list_work(self, *, ahead: bool = False) -> list[JobWork]:
-        """List the next global batches of each job; with `ahead`, those of the plan after the next."""
-        options = self._options
-        skipped = options.horizon_global_batches if ahead else 0
-        listed = [
-            run.build_work(run.step + skipped, options.horizon_global_batches, step_limit=options.step_limit)
-            for run in self.running
-        ]
-        return [work for work in listed if work.global_batches]
-
     def _plan(self, work: Sequence[JobWork]) -> Plan:
         plan = self._state.load_plan(work, self._options.limits)
         if plan is None:
@@ -219,12 +220,22 @@ class Engine:
 
     def _run_plan(self, plan: Plan) -> None:
         self._observer.on_plan(self.horizon, plan)
-        next_work = self._list_work(ahead=True)
+        shares = list_shares(self.running, self._options.work_rules)
+        steps_before = {run.key: run.step for run in self.running}
+        next_work = list_work_ahead(self.running, self._options.work_rules)
         if next_work:
             self._ahead.start(next_work)
+        self._is_cut = False
         for microbatch in plan.microbatches:
+            self._is_cut = self._is_cut or self._is_stopping or self._wants_boundary() or self._has_slot_to_hand_on()
             self._run_microbatch(microbatch)
+        lags = settle_horizon(shares, {run.key: run.step - steps_before[run.key] for run in self.running})
+        for run in self.running:
+            run.lag_tokens = lags.get(run.key, 0.0)
         self.horizon += 1
+
+    def _has_slot_to_hand_on(self) -> bool:
+        return bool(self._waiting) and any(run.failure or run.optimizer.finished for run in self.running)
 
     def _run_microbatch(self, microbatch: Microbatch) -> None:
         segments = [segment for segment in microbatch.segments if self._goes_on(segment)]
@@ -250,13 +261,14 @@ class Engine:
 
     def _goes_on(self, segment: Segment) -> bool:
         run = self._running[segment.job]
-        return run.failure is None and (not self._is_stopping or run.has_begun(segment.step))
+        return run.failure is None and (not self._is_cut or run.has_begun(segment.step))
 
     def _close_segment(self, segment: Segment, loss_sum: float) -> None:
         run = self._running[segment.job]
         record = run.close_segment(segment, loss_sum, run_seconds=time.monotonic() - self._started_at)
         if record is not None:
             self._observer.on_step(run.key, record)
+            run.check_deadline()
 
     def _fail_out_of_memory(self, segments: Sequence[Segment], error: Exception) -> None:
         # The gradients of these jobs are half added and cannot be told apart; those of all others are whole.

@@ -88,6 +88,7 @@ class JobRun:
     heldout_loss_before: float | None = None
     seconds_before: float = 0.0  # trained in earlier processes
     saved_step: int = 0  # step of the last checkpoint
+    lag_tokens: float = 0.0  # see `planner/fair_share.py`
     failure: RefusalError | None = None
     joined_at: float = field(default_factory=time.monotonic)
     _open: _OpenBatch | None = None
@@ -95,6 +96,7 @@ class JobRun:
     def __post_init__(self) -> None:
         self._order = self.prepared.build_order()
         self._lengths = [sample.num_tokens for sample in self.prepared.dataset.samples]
+        self._step_tokens = -(-sum(self._lengths) // self._order.steps_per_epoch)
 
     @property
     def key(self) -> str:
@@ -121,6 +123,7 @@ class JobRun:
         return {
             "heldoutLossBefore": self.heldout_loss_before,
             "history": [asdict(record) for record in self.history],
+            "lagTokens": self.lag_tokens,
             "numTokens": self.num_tokens,
             "seconds": self.seconds,
         }
@@ -129,17 +132,26 @@ class JobRun:
         """Take back what `summarise` gave."""
         self.heldout_loss_before = summary["heldoutLossBefore"]
         self.history = [StepRecord(**record) for record in summary["history"]]
+        self.lag_tokens = summary.get("lagTokens", 0.0)  # checkpoints from before fair shares have none
         self.num_tokens = summary["numTokens"]
         self.seconds_before = summary["seconds"]
 
-    def build_work(self, first_step: int, num_global_batches: int, *, step_limit: int | None = None) -> JobWork:
-        """List global batches from `first_step` on for the planner; none is open between horizons."""
+    def count_steps_left(self, step_limit: int | None = None) -> int:
+        """Count the optimizer steps that are left, up to `step_limit`."""
         total = self.optimizer.options.total_steps
-        end = min(first_step + num_global_batches, total if step_limit is None else min(total, step_limit))
+        return max(0, (total if step_limit is None else min(total, step_limit)) - self.step)
+
+    def count_step_tokens(self, tile_tokens: int) -> int:
+        """Count the tokens of a global batch in whole tiles, on average over an epoch, rounded up."""
+        return -(-self._step_tokens // tile_tokens) * tile_tokens
+
+    def build_work(self, first_step: int, num_global_batches: int) -> JobWork:
+        """List global batches from `first_step` on for the planner; none is open between horizons."""
         return JobWork(
             job=self.key,
             global_batches=tuple(
-                self._order.build_global_batch(step, self._lengths) for step in range(first_step, end)
+                self._order.build_global_batch(step, self._lengths)
+                for step in range(first_step, first_step + num_global_batches)
             ),
             priority=self.prepared.job.spec.priority,
         )
@@ -184,9 +196,10 @@ class JobRun:
         return record
 
     def check_deadline(self) -> None:
-        """Fail the job if `activeDeadlineSeconds` is over."""
+        """Fail the job if `activeDeadlineSeconds` is over before its last step."""
         deadline = self.prepared.job.spec.active_deadline_seconds
-        if deadline is not None and self.failure is None and self.seconds > deadline:
+        is_open = self.failure is None and not self.optimizer.finished
+        if deadline is not None and is_open and self.seconds > deadline:
             self.failure = RefusalError(
                 Reason.DEADLINE_EXCEEDED,
                 f"spec.activeDeadlineSeconds: ran {self.seconds:.0f} s of {deadline} s allowed, at step {self.step} "

@@ -99,6 +99,11 @@ class JobTable:
                     return True
                 self._changed.wait_for(lambda: self._is_dirty or self._is_stopping)
 
+    def waits_for_boundary(self) -> bool:
+        """Tell whether a job is to join or leave the engine, which it does at the next plan boundary."""
+        with self._changed:
+            return any(self._is_out_of_line(entry) for entry in self._entries.values())
+
     def book_end(self, result: JobResult) -> None:
         """Book a job that is out of the engine."""
         with self._touch():
@@ -201,6 +206,11 @@ class JobTable:
 
     def _wanted(self, entry: JobEntry) -> AssignedJob | None:
         return self._desired.jobs.get(entry.assigned.key)
+
+    def _is_out_of_line(self, entry: JobEntry) -> bool:
+        if entry.place is Place.ENGINE:
+            return not entry.is_leaving and not entry.is_kept_by(self._wanted(entry))
+        return entry.place is Place.READY and not self._is_stopping
 
     def _is_only_suspended(self, entry: JobEntry) -> bool:
         wanted = self._wanted(entry)

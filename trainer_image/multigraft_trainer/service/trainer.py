@@ -186,6 +186,7 @@ class Trainer:
             EngineOptions.from_spec(self._pool.spec, capacity),
             Observers(observers),
             on_end=self._table.book_end,
+            wants_boundary=self._table.waits_for_boundary,
         )
         self._figures.list_runs = lambda: engine.running
         self._metrics.on_base(base.num_bytes)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from multigraft.planner.cost import CostModel
+from multigraft.planner.fair_share import JobShare, settle_horizon, share_horizon
 from multigraft.planner.plan import GlobalBatch, JobWork, Microbatch, Plan, PlanLimits, SampleRef
 from multigraft.planner.rolling import extend_plan, subtract_committed
 from multigraft.planner.simulate import simulate
 from multigraft.planner.verify import verify_plan
 
-HORIZON = 2  # global batches of each job
+HORIZON = 2  # global batches of each job, on average
 SLOTS = 6  # jobs that train at once
 COST = CostModel(forward_token_ms=0.08, backward_token_ms=0.08)  # a slow machine: an hour of few microbatches
 
@@ -25,7 +26,9 @@ class TraceJob:
     arrives_ms: float
     leaves_ms: float
     num_steps: int
+    priority: int
     rng: np.random.Generator
+    lag_tokens: float = 0.0
     batches: list[GlobalBatch] = field(default_factory=list)
 
     def batch(self, step: int) -> GlobalBatch:
@@ -42,6 +45,7 @@ class TraceJob:
     [
         pytest.param(PlanLimits(4096, 64, 1), id="one stage"),
         pytest.param(PlanLimits(4096, 64, 4), id="four stages", marks=pytest.mark.slow),
+        pytest.param(PlanLimits(4096, 64, 2, 2), id="two stages, two replicas", marks=pytest.mark.slow),
     ],
 )
 def test_200_jobs_in_an_hour_keep_their_distances_over_every_seam_and_none_starves(limits: PlanLimits) -> None:
@@ -50,7 +54,8 @@ def test_200_jobs_in_an_hour_keep_their_distances_over_every_seam_and_none_starv
     for index in range(200):
         arrives = float(rng.uniform(0, 3.6e6))
         leaves = arrives + float(rng.exponential(9e5))
-        jobs[f"j{index}"] = TraceJob(f"j{index}", arrives, leaves, int(rng.integers(3, 30)), rng.spawn(1)[0])
+        steps, priority = int(rng.integers(3, 30)), int(rng.integers(0, 3))
+        jobs[f"j{index}"] = TraceJob(f"j{index}", arrives, leaves, steps, priority, rng.spawn(1)[0])
     trace = _Trace(limits, jobs)
     trace.run()
 
@@ -60,7 +65,7 @@ def test_200_jobs_in_an_hour_keep_their_distances_over_every_seam_and_none_starv
     assert simulate(executed, COST).stale == ()
     assert trace.idle_slots_for_planning == 0
     assert trace.num_plans > 200
-    assert trace.longest_wait_slots < 60, "a job waited more than two horizons for its next sample"
+    assert trace.longest_wait < 60 * limits.num_replicas, "a job waited more than two horizons for its next sample"
     assert trace.completed | trace.left == trace.started
     assert all(trace.steps_done[name] == jobs[name].num_steps for name in trace.completed)
     assert len(trace.completed) > 20
@@ -83,11 +88,13 @@ class _Trace:
         self.work: list[JobWork] = []  # that executed-since-the-plan and tail cover
         self.planned_from = 0
         self.steps_done: dict[str, int] = defaultdict(int)
-        self.last_slot: dict[str, int] = {}
+        self.last_place: dict[str, int] = {}
         self.now_ms = 0.0
         self.num_plans = 0
         self.idle_slots_for_planning = 0
-        self.longest_wait_slots = 0
+        self.longest_wait = 0  # microbatches
+        self.shares: list[JobShare] = []  # of the plan that runs
+        self.steps_at_plan: dict[str, int] = {}
 
     def run(self) -> None:
         while self.arriving or self.queue or self.active:
@@ -129,33 +136,47 @@ class _Trace:
             if job.leaves_ms > self.now_ms:
                 self.active[job.name] = job
                 self.started.add(job.name)
-                self.last_slot[job.name] = len(self.executed)
+                self.last_place[job.name] = len(self.executed)
                 changed = True
         return changed
 
     def _replan(self) -> None:
         since = self.executed[self.planned_from :]
         left = {job.job: job for job in subtract_committed(self.work, since)}
+        granted = self._share()
         self.work = []
         for name, job in self.active.items():
             first = self.steps_done[name]
             partly = left[name].global_batches[:1] if name in left else ()
             partly = partly if partly and partly[0].step == first else ()
-            fresh = range(first + len(partly), min(first + HORIZON, job.num_steps))
-            self.work.append(JobWork(name, (*partly, *(job.batch(step) for step in fresh))))
-        seam = self.executed[len(self.executed) - self.limits.num_stages :] if self.executed else []
-        self.tail = list(extend_plan(seam, self.work, self.limits, cost=COST).microbatches)
+            fresh = range(first + len(partly), first + granted[name])
+            batches = (*partly, *(job.batch(step) for step in fresh))
+            self.work.append(JobWork(name, batches, job.priority))
+        committed = self.limits.num_stages * self.limits.num_replicas
+        self.tail = list(extend_plan(self.executed[-committed:], self.work, self.limits, cost=COST).microbatches)
         self.planned_from = len(self.executed)
         self.num_plans += 1
 
+    def _share(self) -> dict[str, int]:
+        """Settle what the last plan gave before it was cut, and share the next one."""
+        done = {share.job: self.steps_done[share.job] - self.steps_at_plan[share.job] for share in self.shares}
+        for name, lag in settle_horizon(self.shares, done).items():
+            self.jobs[name].lag_tokens = lag
+        self.shares = [
+            JobShare(name, 4 * 900, job.num_steps - self.steps_done[name], job.priority, job.lag_tokens)
+            for name, job in self.active.items()
+        ]
+        self.steps_at_plan = {name: self.steps_done[name] for name in self.active}
+        return share_horizon(self.shares, self.limits, HORIZON)
+
     def _execute(self) -> None:
-        microbatch = self.tail.pop(0)
-        self.executed.append(microbatch)
-        self.now_ms += float(COST.estimate_ms([microbatch], 64).sum()) / self.limits.num_stages
-        for segment in microbatch.segments:
-            self.longest_wait_slots = max(self.longest_wait_slots, len(self.executed) - self.last_slot[segment.job])
-            self.last_slot[segment.job] = len(self.executed)
+        """Run one slot: a microbatch on each replica."""
+        slot, self.tail = self.tail[: self.limits.num_replicas], self.tail[self.limits.num_replicas :]
+        self.executed += slot
+        self.now_ms += float(COST.estimate_ms(slot, 64).sum(axis=0).max()) / self.limits.num_stages
         later = {(segment.job, segment.step) for m in self.tail for segment in m.segments}
-        for segment in microbatch.segments:
+        for segment in (segment for microbatch in slot for segment in microbatch.segments):
+            self.longest_wait = max(self.longest_wait, len(self.executed) - self.last_place[segment.job])
+            self.last_place[segment.job] = len(self.executed)
             if (segment.job, segment.step) not in later:
                 self.steps_done[segment.job] = segment.step + 1
