@@ -30,10 +30,13 @@ class BoundedBackend:
         self._on_too_large = on_too_large
         self.seen: list[int] = []  # tokens of each microbatch with backward
 
-    def forward_backward(self, microbatch: PackedMicrobatch) -> list[float]:
+    def forward_backward(
+        self, microbatch: PackedMicrobatch, *, meanwhile: Callable[[], None] | None = None
+    ) -> list[float]:
         num_tokens = len(microbatch.input_ids)
         self.seen.append(num_tokens)
-        losses = self._backend.forward_backward(microbatch)  # gradients are half added when memory ends
+        # Gradients are half added when memory ends.
+        losses = self._backend.forward_backward(microbatch, meanwhile=meanwhile)
         if num_tokens > self.most_tokens:
             self._on_too_large(num_tokens)
         return losses

@@ -82,7 +82,10 @@ class DropoutTable:
 
 def copy_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     """Copy without waiting for a GPU; towards the CPU one must wait, or what is read may not have arrived."""
-    return tensor.to(device, non_blocking=device.type != "cpu")
+    if device.type == "cpu":
+        return tensor.to(device)
+    pinned = tensor if tensor.is_cuda else tensor.pin_memory()  # from other memory the host waits for the stream
+    return pinned.to(device, non_blocking=True)
 
 
 def build_scale(threshold: int) -> float:

@@ -130,9 +130,19 @@ class SharedRun:
         left, losses = Counter(self._left), Counter[tuple[str, int]]()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for microbatch in self.plan.microbatches:
+        microbatches = self.plan.microbatches
+        packed = self.pack(microbatches[0])
+        for microbatch, following in itertools.zip_longest(microbatches, microbatches[1:]):
             began = time.perf_counter()
-            values = self._backend.forward_backward(self.pack(microbatch))
+            ahead: list[PackedMicrobatch] = []
+
+            def look_ahead(following=following, ahead=ahead) -> None:  # type: ignore[no-untyped-def]
+                if following is not None:
+                    ahead.append(self.pack(following))
+                    self._backend.prepare(ahead[0])
+
+            values = self._backend.forward_backward(packed, meanwhile=look_ahead)
+            packed = ahead[0] if ahead else packed
             for segment, loss in zip(microbatch.segments, values, strict=True):
                 key = (segment.job, segment.step)
                 losses[key] += loss  # type: ignore[assignment]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,7 @@ class TransformersBackend:
         self._head = build_head_path(model)
         self._routes = CurrentRoutes(fused=fused)
         self._table: AdapterTable | None = None
+        self._prepared: tuple[PackedMicrobatch, dict[str, Any]] | None = None
         wrap_linears(model, list(self.modules.linears), self._routes)
         if gradient_checkpointing:
             _checkpoint_layers(model)
@@ -115,26 +118,40 @@ class TransformersBackend:
     def attach(self, table: AdapterTable) -> None:
         """Set the slot pool whose adapters the microbatches name; it is built from `linears`."""
         self._table = table
+        self._prepared = None
 
-    def forward_backward(self, microbatch: PackedMicrobatch) -> list[float]:
+    def prepare(self, microbatch: PackedMicrobatch) -> None:
+        """Do the host's part of the microbatch that comes next; see `backends.backend.Backend`."""
+        self._prepared = None
+        with contextlib.suppress(RefusalError, ValueError):  # raised again when the microbatch itself runs
+            check_packed(microbatch, self.vocab_size)
+            self._prepared = microbatch, self._build_routes(microbatch, training=True)
+
+    def forward_backward(
+        self, microbatch: PackedMicrobatch, *, meanwhile: Callable[[], None] | None = None
+    ) -> list[float]:
         """Run forward and backward; add each adapter's gradients to its accumulators in the slot pool.
 
+        Args:
+            meanwhile: Called once the device has all its work and before the losses are waited for.
         Returns:
             Per segment, the sum of its token losses in nats (not divided by anything; NaN stays NaN).
         """
-        return self._run(microbatch, training=True)
+        return self._run(microbatch, training=True, meanwhile=meanwhile)
 
     def forward_loss(self, microbatch: PackedMicrobatch) -> list[float]:
         """Run forward only, without dropout; returns as `forward_backward`."""
         return self._run(microbatch, training=False)
 
-    def _run(self, microbatch: PackedMicrobatch, *, training: bool) -> list[float]:
-        check_packed(microbatch, self.vocab_size)
+    def _run(
+        self, microbatch: PackedMicrobatch, *, training: bool, meanwhile: Callable[[], None] | None = None
+    ) -> list[float]:
+        routes = self._take_routes(microbatch, training=training)
         targets = torch.cat([segment.target_positions for segment in microbatch.segments] or [torch.empty(0).long()])
         if not len(targets):
             return [0.0] * len(microbatch.segments)
         target_ids = torch.cat([segment.target_ids for segment in microbatch.segments])
-        self._routes.by_layer = self._build_routes(microbatch, training=training)
+        self._routes.by_layer = routes
         try:
             with torch.set_grad_enabled(training), use_fused_rotary(self._fused):
                 hidden = self._run_decoder(microbatch)
@@ -156,7 +173,16 @@ class TransformersBackend:
             raise
         finally:
             self._routes.by_layer = {}
+        if meanwhile is not None:
+            meanwhile()
         return _sum_by_segment(losses, microbatch)
+
+    def _take_routes(self, microbatch: PackedMicrobatch, *, training: bool) -> dict[str, Any]:
+        prepared, self._prepared = self._prepared, None
+        if training and prepared is not None and prepared[0] is microbatch:
+            return prepared[1]
+        check_packed(microbatch, self.vocab_size)
+        return self._build_routes(microbatch, training=training)
 
     def _build_routes(self, microbatch: PackedMicrobatch, *, training: bool) -> dict[str, Any]:
         if self._table is None:
