@@ -135,21 +135,51 @@ def test_H08_an_operator_killed_again_and_again_ends_with_the_same(run: Operator
     assert trainer.trainer.epoch == epoch
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Queued", "Running", "Succeeded"])
+def bring_to(run: OperatorRun, phase: str) -> None:
+    """Bring job `a` to a phase; "Unreachable": it runs, and its trainer answers no more."""
+    if phase != "Pending":
+        run.create_pool(drainTimeoutSeconds=5)
+    run.create_job(backoffLimit=0, suspend=phase == "Suspended")
+    if phase in {"Pending", "Queued", "Suspended"}:
+        return run.wait_for_phase(phase)
+    (trainer,) = run.run_pods()
+    run.wait_for_phase("Running")
+    if phase == "Unreachable":
+        trainer.trainer.is_reachable = False
+        return None
+    if phase == "Checkpointing":
+        trainer.trainer.is_slow_to_leave = True
+        run.kubectl("patch", "adapterjob", "a", "--type=merge", '--patch={"spec":{"suspend":true}}')
+    elif phase == "Failed":
+        trainer.say(run.uid(), TrainerJobPhase.FAILED, reason="InvalidDataset", message="row 7: no messages")
+    elif phase == "Succeeded":
+        trainer.finish(run.uid())
+    return run.wait_for_phase(phase)
+
+
+PHASES = ["Pending", "Queued", "Suspended", "Running", "Checkpointing", "Failed", "Succeeded", "Unreachable"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
 def test_R3_a_job_deleted_in_any_phase_goes(run: OperatorRun, phase: str) -> None:
     run.start()
-    if phase != "Pending":
-        run.create_pool()
-    run.create_job()
-    run.wait_for_phase("Pending" if phase == "Pending" else "Queued")
-    if phase in {"Running", "Succeeded"}:
-        (trainer,) = run.run_pods()
-        run.wait_for_phase("Running")
-        if phase == "Succeeded":
-            trainer.finish(run.uid())
-            run.wait_for_phase("Succeeded")
-    run.kubectl("delete", "adapterjob", "a", "--timeout=20s")
-    assert all(not trainer.trainer.jobs for trainer in run.trainers.values())
+    bring_to(run, phase)
+    run.kubectl("delete", "adapterjob", "a", "--timeout=30s")
+    if phase not in {"Checkpointing", "Unreachable"}:  # those keep it for as long as they like
+        wait_until(lambda: not any(trainer.trainer.jobs for trainer in run.trainers.values()), "no trainer has it")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_R6_a_pool_deleted_while_its_job_is_in_any_phase_goes(run: OperatorRun, phase: str) -> None:
+    run.start()
+    bring_to(run, phase)
+    if phase == "Pending":
+        run.create_pool("tiny", replicas=0)
+    run.kubectl("delete", "basemodelpool", "tiny", "--timeout=30s")
+    wait_until(lambda: not run.list("statefulset"), "its children are gone")
+    ended = phase in {"Failed", "Succeeded"}
+    wait_until(lambda: ended or run.phase() in {"Pending", "Suspended", "Queued"}, f"the job waits: {run.phase()}")
+    run.kubectl("delete", "adapterjob", "a", "--timeout=30s")
 
 
 def test_H03_a_job_deleted_while_the_operator_is_down_goes_once_it_is_back(run: OperatorRun) -> None:
@@ -164,16 +194,6 @@ def test_H03_a_job_deleted_while_the_operator_is_down_goes_once_it_is_back(run: 
     run.start()
     wait_until(lambda: not run.get("adapterjob", "a"), "the job is gone", 60)
     assert not trainer.trainer.jobs
-
-
-def test_a_job_whose_trainer_is_unreachable_goes_after_the_drain_timeout(run: OperatorRun) -> None:
-    run.start()
-    run.create_pool(drainTimeoutSeconds=5)
-    run.create_job()
-    (trainer,) = run.run_pods()
-    run.wait_for_phase("Running")
-    trainer.trainer.is_reachable = False
-    run.kubectl("delete", "adapterjob", "a", "--timeout=30s")
 
 
 def test_R4_a_namespace_goes_with_all_that_is_in_it(run: OperatorRun) -> None:
