@@ -6,16 +6,20 @@ FROM ${BASE_IMAGE} AS build
 # More options of pip, such as --index-url of a mirror.
 ARG PIP_OPTIONS=""
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE requirements.lock ./
+COPY pyproject.toml requirements.lock ./
+# Dependencies have a layer of their own: a change of our code installs none of them anew. Exact versions are the lock's.
+RUN sed -n 's/^\([A-Za-z0-9][^ ;]*==[^ ;\\]*\)\( ;.*[^\\ ]\)\{0,1\} *\\*$/\1\2/p' requirements.lock > constraints.txt \
+ && python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+print(*project['dependencies'], *project['optional-dependencies']['operator'], sep='\n')" > wanted.txt \
+ && python -m venv /opt/multigraft \
+ && /opt/multigraft/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_OPTIONS} \
+      --constraint constraints.txt --requirement wanted.txt
+COPY README.md LICENSE ./
 COPY core core
 COPY operator operator
 COPY trainer_image/multigraft_trainer trainer_image/multigraft_trainer
 COPY kernels kernels
-# Exact versions of the lock; pip cannot check hashes beside a wheel that it builds itself.
-RUN sed -n 's/^\([A-Za-z0-9][^ ;]*==[^ ;\\]*\)\( ;.*[^\\ ]\)\{0,1\} *\\*$/\1\2/p' requirements.lock > constraints.txt \
- && python -m venv /opt/multigraft \
- && /opt/multigraft/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_OPTIONS} \
-      --constraint constraints.txt ".[operator]"
+RUN /opt/multigraft/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_OPTIONS} --no-deps .
 
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/multigraft /opt/multigraft

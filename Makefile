@@ -26,14 +26,18 @@ check: setup ## Lint, format, types, import rules, and that generated files are 
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy scripts/module_map.py $(wildcard examples/*/*.py)
+	@$(BIN)/mypy scripts/module_map.py scripts/slim_torch.py $(wildcard examples/*/*.py)
+	@MYPYPATH=scripts $(BIN)/mypy $(wildcard scripts/chart_*.py)
+	@MYPYPATH=helm/multigraft/files/tests $(BIN)/mypy $(wildcard helm/multigraft/files/tests/*.py)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m multigraft.api.crd --check
 	@$(BIN)/python scripts/module_map.py --check
+	@$(BIN)/python scripts/chart_files.py --check
 
-generate: setup ## Write the generated files: CRDs and docs/modules.md.
+generate: setup ## Write the generated files: CRDs, docs/modules.md, and what the chart has of them.
 	@$(BIN)/python -m multigraft.api.crd
 	@$(BIN)/python scripts/module_map.py
+	@$(BIN)/python scripts/chart_files.py
 
 lock: setup ## Resolve the dependencies anew into requirements.lock.
 	@$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade \

@@ -8,6 +8,8 @@ from cluster.images.python_base import python_base_archive, python_base_image
 from cluster.images.store import buildah, export_archive, images_folder
 from cluster.locks import exclusive
 
+CERTIFICATES = Path("/etc/ssl/certs")
+
 
 def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str, str] | None = None) -> Path:
     """Build a Dockerfile whose `ARG BASE_IMAGE` is this project's Python base, and return its docker-archive.
@@ -29,6 +31,8 @@ def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str
         return archive
     python_base_archive()
     options = [f"--build-arg={name}={value}" for name, value in given.items()]
+    # What this machine trusts, its own proxy included, the build trusts too; nothing of it stays in the image.
+    options.append(f"--volume={CERTIFICATES}:{CERTIFICATES}:ro")
     with exclusive(images_folder() / f".{archive.name}.lock"):
         # chroot: run steps need neither a network of their own nor a control group.
         build = ("build", "--isolation=chroot", "--pull-never", "--layers", "--format=docker")
