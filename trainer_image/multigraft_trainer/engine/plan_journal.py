@@ -15,7 +15,10 @@ from pathlib import Path
 
 from multigraft.planner.plan import JobWork, Plan, PlanLimits
 from multigraft.planner.verify import verify_plan
-from multigraft_trainer.storage.durable_files import refuse_if_not_writable
+from multigraft_trainer.checkpoints.records import parse_json
+from multigraft_trainer.storage.durable_files import read_small_file, refuse_if_not_writable
+
+_MAX_BYTES = 256 * 1024 * 1024  # a plan of 100,000 samples is about 10 MB
 
 
 class PlanJournal:
@@ -32,7 +35,7 @@ class PlanJournal:
         """Give the plan that ran for this work; None if there is none or it is damaged."""
         path = self._path(work, limits)
         try:
-            plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+            plan = Plan.from_json(parse_json(read_small_file(path, max_bytes=_MAX_BYTES)))  # never waits on a FIFO
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if plan.limits != limits or verify_plan(plan, work):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from multigraft_trainer.report.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +38,7 @@ def literal(text: str) -> str:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write the PNG whole or not at all; a job name in a script that the font lacks is drawn as boxes."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    picture = io.BytesIO()
     with warnings.catch_warnings(action="ignore", category=UserWarning):
-        figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH)
-    temporary.replace(path)
+        figure.savefig(picture, format="png", dpi=DOTS_PER_INCH)
+    write_whole(path, picture.getvalue())

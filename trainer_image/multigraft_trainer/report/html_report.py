@@ -14,6 +14,7 @@ from multigraft_trainer.report.numbers import format_bytes, format_count, format
 from multigraft_trainer.report.plan_picture import draw_plan
 from multigraft_trainer.report.result_table import format_heldout
 from multigraft_trainer.report.results import JobResult, RunResult
+from multigraft_trainer.report.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ def write_report(result: RunResult, folder: Path) -> ReportPaths:
     draw_loss_curves(result, paths.loss_curves)
     draw_plan(result, paths.plan)
     page = render_html(result, loss_curves=paths.loss_curves.read_bytes(), plan=paths.plan.read_bytes())
-    temporary = folder / ".report.html.tmp"
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(paths.html)
+    write_whole(paths.html, page.encode())
     return paths
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
@@ -18,6 +17,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from multigraft.planner.plan import Plan
+from multigraft_trainer.report.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 MAX_HORIZONS = 8  # horizons kept for the plan picture; a long run has thousands
@@ -216,9 +216,7 @@ class RunResult:
 
 def save_result(result: RunResult, path: Path) -> None:
     """Write `result.json` whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, (json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n").encode())
 
 
 def load_result(path: Path) -> RunResult:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_a_damaged_plan_is_planned_anew(tmp_path: Path, damage: bytes) -> None:
     journal = PlanJournal(tmp_path, keep_generations=2)
     journal.save(make_work(), make_plan(make_work()))
     next(tmp_path.glob("plan-*.json")).write_bytes(damage)
+    assert journal.load(make_work(), LIMITS) is None
+
+
+def test_a_fifo_in_the_place_of_a_plan_is_not_waited_for(tmp_path: Path) -> None:
+    journal = PlanJournal(tmp_path, keep_generations=2)
+    journal.save(make_work(), make_plan(make_work()))
+    path = next(tmp_path.glob("plan-*.json"))
+    path.unlink()
+    os.mkfifo(path)
     assert journal.load(make_work(), LIMITS) is None
 
 
