@@ -36,6 +36,7 @@ _PORT = click.IntRange(1, 65535)
 @click.option("--trainer-metrics-port", type=_PORT, default=9090, help="Metrics port of trainers.")
 @click.option("--poll-seconds", type=click.FloatRange(0.1, 10), default=3.0, help="Seconds between asking a trainer.")
 @click.option("--relist-seconds", type=click.FloatRange(1, 600), default=25.0, help="Seconds between whole lists.")
+@click.option("--reapply-seconds", type=click.FloatRange(1), default=300.0, help="Seconds until children are put back.")
 @click.option("--kueue-queue", default="", help="Queue of Kueue that trainer pods are put in; default: none.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def operator(
@@ -53,6 +54,7 @@ def operator(
     trainer_metrics_port: int,
     poll_seconds: float,
     relist_seconds: float,
+    reapply_seconds: float,
     kueue_queue: str,
     log_level: str,
 ) -> None:
@@ -80,6 +82,7 @@ def operator(
         http_port=http_port,
         poll_seconds=poll_seconds,
         relist_seconds=relist_seconds,
+        reapply_seconds=reapply_seconds,
         children=children,
     )
     sys.exit(asyncio.run(_run(settings)))

@@ -110,6 +110,17 @@ class ObjectCache:
         read = [read_pod(raw, names) for raw in self._raw["Pod"].values()]
         return tuple(replace(pod, talk=self.talks.get(pod.uid, Talk())) for pod in read if pod is not None)
 
+    def find_set(self, pool: Key) -> Mapping[str, Any] | None:
+        """Give the StatefulSet of a pool as it is."""
+        return next(
+            (
+                raw
+                for raw in self._raw["StatefulSet"].values()
+                if Key(key_of(raw).namespace, read_pool_of_set(raw) or "") == pool
+            ),
+            None,
+        )
+
     @property
     def children_digests(self) -> dict[Key, str]:
         """Give, by pool, the digest on its StatefulSet."""

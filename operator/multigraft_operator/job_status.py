@@ -129,6 +129,9 @@ def _tell_trainer(stand: Stand, is_fresh: bool) -> dict[JobCondition, Fact]:
     name = stand.pod.name if stand.pod is not None else ""
     if not is_fresh:
         silent = is_unknown(JobReason.TRAINER_UNREACHABLE, f"trainer {name} was not heard of lately")
+        if stand.pod is not None and stand.pod.problem is not None:
+            problem = stand.pod.problem
+            silent = is_unknown(problem.reason, f"trainer {name} was not heard of lately: {problem.message}")
         return {JobCondition.LOADED: silent, JobCondition.RUNNING: silent}
     report = stand.report
     if report is None or report.attempt != stand.attempts:

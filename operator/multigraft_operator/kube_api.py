@@ -77,9 +77,17 @@ class KubeApi:
         """Read one object."""
         return await self._send("GET", path)
 
-    async def list_pages(self, path: str, selector: str = "") -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
-        """Read a collection in pages; yields items and the version of the list."""
-        query = {"limit": str(PAGE_SIZE), **({"labelSelector": selector} if selector else {})}
+    async def list_pages(
+        self, path: str, selector: str = "", fields: str = ""
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        """Read a collection in pages; yields items and the version of the list.
+
+        Args:
+            selector: Label selector.
+            fields: Field selector.
+        """
+        selectors = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(PAGE_SIZE), **{name: value for name, value in selectors.items() if value}}
         while True:
             page = await self._send("GET", path, query)
             metadata = page["metadata"]

@@ -165,6 +165,8 @@ class Policy:
     quiet_seconds: float = 30.0  # least time between two writes that only tell of progress or wording
     backoff_seconds: float = 10.0  # before the second try; doubled for each further one
     max_backoff_seconds: float = 300.0
+    max_failures_on_pod: int = 2  # of one job, before it is put on another pod if that is possible
+    max_failing_jobs: int = 3  # on one pod, before others are preferred for all
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,19 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     children_digests: Mapping[Key, str] = field(default_factory=dict)  # of each pool: what was applied last
     rows: Mapping[str, InlineRows] = field(default_factory=dict)  # by uid of the job
+    refusals: Mapping[Key, PodProblem] = field(default_factory=dict)  # by pool: why a pod could not be made
+    failures: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by uids of job and pod: failed tries there
     written_at: Mapping[str, datetime] = field(default_factory=dict)  # by uid: last status write of this process
     began_at: datetime | None = None  # when this process began to lead
     policy: Policy = field(default_factory=Policy)
+
+    def is_avoided(self, pod: PodView, job: JobView) -> bool:
+        """Tell whether the job failed so often on the pod that it should try another."""
+        return self.failures.get((job.uid, pod.uid), 0) >= self.policy.max_failures_on_pod
+
+    def is_bad(self, pod: PodView) -> bool:
+        """Tell whether so many jobs failed on the pod that it is hardly their fault."""
+        return sum(uid == pod.uid for _, uid in self.failures) >= self.policy.max_failing_jobs
 
     def is_unheard(self, pod: PodView) -> bool:
         """Tell whether the pod is older than this process, which has had no time yet to hear of it."""

@@ -21,7 +21,7 @@ from multigraft.planner.placement import (
 )
 from multigraft_operator.condition_list import parse_time
 from multigraft_operator.job_stand import Kind, Stand
-from multigraft_operator.observed import Observed, PodView, PoolView
+from multigraft_operator.observed import JobView, Observed, PodView, PoolView
 
 NOMINAL_TOKENS_PER_SECOND = {"CPU": 200.0, "L40S": 5_000.0, "A100": 8_000.0, "H100": 13_000.0, "H200": 17_000.0}
 """Relative speed is what counts; H200 is design.md's goal for an 8B model, the others by their dense bf16 peak."""
@@ -35,11 +35,28 @@ def check_stand(stand: Stand, pool: PoolView) -> Stand:
     if pool.deleted_at is not None:
         text = f"pool {pool.key} is being deleted"
         return replace(stand, kind=Kind.REFUSED, reason=JobReason.POOL_DRAINING, message=text, pool=pool)
+    secret = _find_foreign_secret(stand, pool)
+    if secret:
+        return replace(stand, kind=Kind.REFUSED, reason=Reason.NOT_SUPPORTED, message=secret, pool=pool)
     refusals = check_job_against_pool(stand.job.build_job(), pool.build_pool())
     if not refusals:
         return replace(stand, pool=pool)
     text = "; ".join(f"{refusal.field}: {refusal.message}" for refusal in refusals)
     return replace(stand, kind=Kind.REFUSED, reason=refusals[0].reason, message=text, pool=pool)
+
+
+def _find_foreign_secret(stand: Stand, pool: PoolView) -> str:
+    """Say that a job asks for credentials that its trainers do not have; empty if it does not."""
+    assert stand.job.spec is not None  # noqa: S101
+    assert pool.spec is not None  # noqa: S101
+    wanted, held = stand.job.spec.dataset.secret_ref, pool.spec.base_model.secret_ref
+    if wanted is None or wanted == held:
+        return ""
+    names = f"those of Secret {held.name} alone" if held is not None else "none"
+    return (
+        f"spec.dataset.secretRef.name: got {wanted.name}; trainers of pool {pool.key} have the credentials of "
+        f"spec.baseModel.secretRef: {names}"
+    )
 
 
 def place_pool(pool: PoolView, pods: Sequence[PodView], stands: Sequence[Stand], seen: Observed) -> list[Stand]:
@@ -51,6 +68,7 @@ def place_pool(pool: PoolView, pods: Sequence[PodView], stands: Sequence[Stand],
     """
     assert pool.spec is not None  # noqa: S101
     ready = {pod.name: pod for pod in pods if pod.takes_jobs(seen.now, seen.policy.stale_seconds)}
+    ready = {name: pod for name, pod in ready.items() if not seen.is_bad(pod)} or ready
     leaving = [stand for stand in stands if stand.kind is Kind.LEAVING]
     # Who is on a pod that is silent stays: it may be training.
     asking = [s for s in stands if s.kind is Kind.WAITING or (s.kind is Kind.ADMITTED and _name(s) in ready)]
@@ -131,7 +149,7 @@ class _Carrier:
             return stand
         target = self._placement.replica_of.get(job)
         if target is not None:
-            return self._admit(stand, self._ready[target])
+            return self._admit(stand, self._avoid(stand.job, self._ready[target]))
         reason, message, position = self._explain(self._placement.refusals[job])
         return replace(stand, reason=reason, message=message, position=position)
 
@@ -148,9 +166,16 @@ class _Carrier:
         text = f"no longer fits pod {_name(stand)}"
         return replace(stand, kind=Kind.LEAVING, reason=JobReason.SPEC_CHANGED, message=text)
 
+    def _avoid(self, job: JobView, pod: PodView) -> PodView:
+        """Give another pod with a free slot for a job that failed on this one again and again; else this one."""
+        if not self._seen.is_avoided(pod, job):
+            return pod
+        others = [other for other in self._ready.values() if not self._seen.is_avoided(other, job)]
+        free = [other for other in others if self._occupied[other.name] < _slots(other)]
+        return min(free, key=lambda other: (self._occupied[other.name], other.name), default=pod)
+
     def _admit(self, stand: Stand, pod: PodView) -> Stand:
-        assert pod.talk.state is not None  # noqa: S101
-        slots = pod.talk.state.capacity.slots
+        slots = _slots(pod)
         if self._occupied[pod.name] >= slots:
             text = f"has a place on {pod.name} once a job has left it: {self._occupied[pod.name]} of {slots} slots held"
             return replace(stand, reason=JobReason.WAITING_FOR_PREEMPTED_JOBS, message=text, position=1)
@@ -187,6 +212,9 @@ class _Carrier:
     def _tell_pods(self) -> str:
         assert self._pool.spec is not None  # noqa: S101
         text = f"0 of {self._pool.spec.replicas} trainer pods of pool {self._pool.key} can take jobs"
+        refusal = self._seen.refusals.get(self._pool.key)
+        if refusal is not None and len(self._pods) < self._pool.spec.replicas:
+            return f"{text}; {refusal.reason}: {refusal.message}"
         for pod in self._pods:
             if pod.problem is not None:
                 return f"{text}; {pod.name}: {pod.problem.reason} {pod.problem.message}"
@@ -194,6 +222,11 @@ class _Carrier:
             if state is not None and state.base.phase is BasePhase.FAILED:
                 return f"{text}; {pod.name}: {state.base.reason} {state.base.message}"
         return text
+
+
+def _slots(pod: PodView) -> int:
+    assert pod.talk.state is not None  # noqa: S101
+    return pod.talk.state.capacity.slots
 
 
 def _priority(stand: Stand) -> int:

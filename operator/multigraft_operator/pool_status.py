@@ -19,7 +19,7 @@ from multigraft.api.reasons import Reason
 from multigraft_operator.children.labels import selector_of
 from multigraft_operator.condition_list import Fact, build_conditions, format_time, is_false, is_true, is_unknown
 from multigraft_operator.job_stand import Kind, Stand
-from multigraft_operator.observed import Observed, PodView, PoolView
+from multigraft_operator.observed import Observed, PodProblem, PodView, PoolView
 
 MAX_JOBS_NAMED = 256
 
@@ -42,7 +42,7 @@ def build_pool_status(
         PoolCondition.MODEL_LOADED: _tell_model(pods, ready),
         PoolCondition.CAPACITY_AVAILABLE: _tell_capacity(slots),
         PoolCondition.DRAINING: _tell_draining(pool, stands),
-        PoolCondition.DEGRADED: _tell_degraded(pods),
+        PoolCondition.DEGRADED: _tell_degraded(pods, seen.refusals.get(pool.key) if len(pods) < wanted else None, seen),
     }
     conditions = build_conditions(
         pool.status.conditions,
@@ -114,10 +114,18 @@ def _tell_draining(pool: PoolView, stands: Sequence[Stand]) -> Fact:
     return is_true(reason, f"{len(loaded)} jobs are still loaded: {', '.join(loaded[:5])}")
 
 
-def _tell_degraded(pods: Sequence[PodView]) -> Fact:
+def _tell_degraded(pods: Sequence[PodView], refusal: PodProblem | None, seen: Observed) -> Fact:
+    if refusal is not None:
+        return is_true(refusal.reason, refusal.message)
     for pod in sorted(pods, key=lambda pod: pod.name):
         if pod.problem is not None:
             return is_true(pod.problem.reason, f"{pod.name}: {pod.problem.message}")
+    bad = sorted(pod.name for pod in pods if seen.is_bad(pod))
+    if bad:
+        text = (
+            f"{', '.join(bad)}: tries of {seen.policy.max_failing_jobs} jobs or more failed there; others are preferred"
+        )
+        return is_true(PoolReason.POD_FAILING, text)
     return is_false(PoolReason.HEALTHY)
 
 

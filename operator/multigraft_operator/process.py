@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from multigraft_operator.apply import Applier
+from multigraft_operator.apply import Applier, PrunedStatusError
 from multigraft_operator.cache import ObjectCache
 from multigraft_operator.event_recorder import EventRecorder
 from multigraft_operator.kube_api import KubeApi, open_kube_api
@@ -108,6 +108,8 @@ class OperatorProcess:
             return task.result() if isinstance(task.result(), int) else LOST
         if isinstance(error, LeadershipLostError):
             _log.error("leadership lost: %s", error)
+        elif isinstance(error, PrunedStatusError):
+            _log.error("cannot work: %s", error)
         else:
             _log.error("a part of the operator ended", exc_info=error)
         return LOST

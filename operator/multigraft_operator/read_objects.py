@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +18,7 @@ from multigraft_operator.condition_list import parse_time
 from multigraft_operator.observed import JobView, Key, PodProblem, PodView, PoolView
 
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+BAD_CONFIGURATION = 2  # a trainer's exit code (docs/control-api.md)
 STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -91,6 +93,11 @@ def read_pod(raw: Mapping[str, Any], pool_names: Mapping[str, str]) -> PodView |
 
 def find_problem(status: Mapping[str, Any]) -> PodProblem | None:
     """Say why a pod does not run, if the kubelet or the scheduler says so."""
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "DisruptionTarget" and condition.get("reason") == "DeletionByTaintManager":
+            return PodProblem(PoolReason.NODE_LOST, condition.get("message", ""))
+    if status.get("reason") == "NodeLost":
+        return PodProblem(PoolReason.NODE_LOST, status.get("message", ""))
     for container in status.get("containerStatuses") or []:
         problem = _find_container_problem(container)
         if problem is not None:
@@ -111,10 +118,32 @@ def _find_container_problem(container: Mapping[str, Any]) -> PodProblem | None:
         return None
     if ended.get("reason") == "OOMKilled":
         return PodProblem(PoolReason.OUT_OF_MEMORY, f"exit code {ended.get('exitCode')}; {message}")
+    if ended.get("exitCode") == BAD_CONFIGURATION:
+        reason, text = read_last_words(ended.get("message") or "")
+        return PodProblem(reason, f"exit code {BAD_CONFIGURATION}, no use to try again unchanged: {text}"[:512])
     if reason not in STARTING:
         last = f"; exit code {ended['exitCode']}: {ended.get('message', '')}" if "exitCode" in ended else ""
         return PodProblem(PoolReason.POD_FAILING, f"{reason}: {message}{last}"[:512])
     return None
+
+
+def read_last_words(text: str) -> tuple[str, str]:
+    """Read a trainer's termination message, `{"reason", "message"}`; what is not one is taken as it is."""
+    try:
+        words = json.loads(text)
+        return str(words["reason"]), str(words["message"])
+    except (ValueError, KeyError, TypeError):
+        return PoolReason.POD_FAILING, text or "it left no message"
+
+
+def read_refusal(events: Sequence[Mapping[str, Any]]) -> PodProblem | None:
+    """Say why a StatefulSet's pods could not be made, from its newest event FailedCreate; None without one."""
+    newest = max(events, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "", default=None)
+    if newest is None:
+        return None
+    text = str(newest.get("message", ""))[:512]
+    is_quota = "exceeded quota" in text or "failed quota" in text
+    return PodProblem(PoolReason.QUOTA_EXCEEDED if is_quota else PoolReason.POD_FAILING, text)
 
 
 def read_pool_of_set(raw: Mapping[str, Any]) -> str | None:

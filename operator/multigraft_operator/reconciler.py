@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -13,14 +12,14 @@ from multigraft.api.control import InlineRows
 from multigraft.api.schema import API_VERSION
 from multigraft_operator.apply import Applier
 from multigraft_operator.cache import KINDS, ObjectCache
-from multigraft_operator.children.build import build_children, find_digest
 from multigraft_operator.children.labels import POD_SELECTOR
+from multigraft_operator.children_keeper import ChildrenKeeper
 from multigraft_operator.decide import decide, is_terminal
 from multigraft_operator.job_stand import is_admitted
 from multigraft_operator.kube_api import ApiError, KubeApi, build_path
 from multigraft_operator.lease import LeadershipLostError
 from multigraft_operator.metrics import OperatorMetrics
-from multigraft_operator.observed import JobView, Key, Observed, PoolView
+from multigraft_operator.observed import JobView, Observed
 from multigraft_operator.settings import OperatorSettings
 from multigraft_operator.trainer_talk import StaleEpochError
 
@@ -28,7 +27,6 @@ API_VERSIONS = {"AdapterJob": API_VERSION, "BaseModelPool": API_VERSION, "Statef
 OURS_ALONE = frozenset({"StatefulSet", "Pod"})  # listed by our label: there are many others
 DEBOUNCE_SECONDS = 0.05
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 30.0
-CHILDREN_RETRY_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -60,8 +58,7 @@ class Reconciler:
         self._awake = asyncio.Event()
         self._rows: dict[str, InlineRows] = {}
         self._rows_missing: set[str] = set()
-        self._children: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        self._children_next_try: dict[Key, float] = {}
+        self._children = ChildrenKeeper(settings, api, cache, metrics, election.check)
         self._began_at = datetime.now(UTC)
         self.is_synced = False
         self.last_pass_at = asyncio.get_running_loop().time()
@@ -116,10 +113,11 @@ class Reconciler:
         with self._metrics.reconcile_seconds.time():
             await self._load_rows()
             seen = self._observe()
-            decision = decide(seen, self._digest_children(seen.pools))
+            decision = decide(seen, self._children.digest_wanted(seen.pools))
             await self._applier.carry_out(decision)
             for pool in decision.pools_to_build:
-                await self._build(pool)
+                await self._children.apply(pool)
+            await self._children.look_for_refusals(seen.pools)
         self._metrics.set_pending(decision.pending_by_reason)
         self._metrics.epoch.set(self._election.epoch)
         for kind in KINDS:
@@ -127,14 +125,17 @@ class Reconciler:
         self.last_pass_at = asyncio.get_running_loop().time()
 
     def _observe(self) -> Observed:
+        pools = self._cache.pools
         return Observed(
             now=datetime.now(UTC),
             epoch=self._election.epoch,
             jobs=self._cache.jobs,
-            pools=self._cache.pools,
+            pools=pools,
             pods=self._cache.pods,
-            children_digests=self._cache.children_digests,
+            children_digests=self._children.find_good(pools),
+            refusals=self._children.refusals,
             rows=self._rows,
+            failures=self._applier.failures,
             written_at=self._applier.written_at,
             began_at=self._began_at,
             policy=self._settings.policy,
@@ -157,35 +158,6 @@ class Reconciler:
             items += page
             version = version_of_list
         self._cache.replace(kind, items, version, namespace)
-
-    # Children.
-
-    def _digest_children(self, pools: Mapping[Key, PoolView]) -> dict[Key, str]:
-        readable = {key: pool for key, pool in pools.items() if pool.spec is not None}
-        names = {(pool.uid, pool.generation) for pool in readable.values()}
-        self._children = {name: built for name, built in self._children.items() if name in names}
-        return {key: find_digest(self._children_of(pool)) for key, pool in readable.items()}
-
-    def _children_of(self, pool: PoolView) -> list[dict[str, Any]]:
-        name = (pool.uid, pool.generation)
-        if name not in self._children:
-            self._children[name] = build_children(pool, self._settings.children, self._settings.key)
-        return self._children[name]
-
-    async def _build(self, pool: PoolView) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._children_next_try.get(pool.key, 0.0):
-            return
-        try:
-            for child in self._children_of(pool):
-                self._election.check()
-                raw = await self._api.apply(child)
-                if child["kind"] == "StatefulSet":
-                    self._cache.take("StatefulSet", raw)
-        except ApiError as error:
-            _log.warning("children of pool %s not applied: %s", pool.key, error)
-            self._metrics.reconcile_errors.inc()
-            self._children_next_try[pool.key] = now + CHILDREN_RETRY_SECONDS
 
     # Rows of ConfigMaps.
 

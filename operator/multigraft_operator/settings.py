@@ -23,6 +23,7 @@ class OperatorSettings:
     http_port: int = 8081  # probes and metrics
     poll_seconds: float = 3.0
     relist_seconds: float = 25.0
+    reapply_seconds: float = 300.0
     children: ChildOptions = field(default_factory=ChildOptions)
     policy: Policy = field(default_factory=Policy)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import json
+import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -49,6 +50,7 @@ class TrainerTalk:
         self._session = aiohttp.ClientSession(timeout=TIMEOUT)
         self._gate = asyncio.Semaphore(CONCURRENCY)
         self._memory: dict[str, _Memory] = {}
+        self._sequence = 0
 
     async def close(self) -> None:
         await self._session.close()
@@ -107,7 +109,10 @@ class TrainerTalk:
             async with self._session.get(root + STATE_PATH, headers=headers) as response:
                 return await self._read(response)
         headers["Content-Type"] = "application/json"
-        async with self._session.put(root + ASSIGNMENTS_PATH, data=body.encode(), headers=headers) as response:
+        self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)  # grows, over restarts in one epoch too
+        sent = trainer.assignments.model_copy(update={"sequence": self._sequence})
+        data = sent.model_dump_json(by_alias=True, exclude_none=True)
+        async with self._session.put(root + ASSIGNMENTS_PATH, data=data.encode(), headers=headers) as response:
             state = await self._read(response)
         memory.body = body
         return state

@@ -67,7 +67,7 @@ class OperatorRun:
             "--trainer-image", "localhost/multigraft/trainer:test", "--namespace", self.namespace,
             "--watch-namespace", self.namespace, "--control-port", str(self.control_port),
             "--http-port", str(self.http_port), "--poll-seconds", "0.3", "--relist-seconds", "5",
-            "--identity", "the-pod", *options,
+            "--reapply-seconds", "5", "--identity", "the-pod", *options,
         ]  # fmt: skip
         variables = without_proxies(self.cluster.environment()) | {"PYTHONPATH": str(OPERATOR)}
         if kubeconfig is not None:

@@ -131,6 +131,7 @@ class World:
         self.trainers: dict[str, PlainTrainer] = {}
         self.events: list[EventNote] = []
         self.written_at: dict[str, datetime] = {}
+        self.failures: dict[tuple[str, str], int] = {}  # by uids of job and pod
         self.num_writes = 0
         self.most_holders = 0  # the most trainers that ever had one job at once
 
@@ -180,6 +181,7 @@ class World:
             jobs=dict(self.jobs),
             pools=dict(self.pools),
             pods=tuple(self.pods.values()),
+            failures=dict(self.failures),
             written_at=dict(self.written_at),
             policy=Policy(**policy),
         )

@@ -60,8 +60,40 @@ def test_children_are_made_once_and_hold_no_rights(run: OperatorRun) -> None:
     assert token not in run.log, "K08"
 
 
-def test_nothing_is_written_while_nothing_happens(run: OperatorRun) -> None:
+def test_children_that_someone_changed_or_deleted_are_put_back(run: OperatorRun) -> None:
     run.start()
+    run.create_pool()
+    run.run_pods()
+    (stateful_set,) = run.list("statefulset")
+    name, service = stateful_set["metadata"]["name"], run.list("service")[0]["metadata"]["name"]
+    run.kubectl("scale", "statefulset", name, "--replicas=3")
+    wait_until(lambda: run.list("statefulset")[0]["spec"]["replicas"] == 1, "the StatefulSet is as it was")
+    run.kubectl("delete", "service,secret,networkpolicy,poddisruptionbudget", "--all")
+    for kind in ("service", "secret", "networkpolicy", "poddisruptionbudget"):
+        wait_until(lambda kind=kind: run.list(kind), f"{kind} is back")
+    run.kubectl("patch", "service", service, "--type=merge", '--patch={"spec":{"publishNotReadyAddresses":false}}')
+    wait_until(lambda: run.list("service")[0]["spec"].get("publishNotReadyAddresses"), "the Service is as it was")
+    run.kubectl("delete", "statefulset", name)
+    wait_until(lambda: run.list("statefulset"), "the StatefulSet is back")
+
+
+def test_H14_a_pool_over_its_namespaces_quota_says_so_and_starts_once_there_is_room(run: OperatorRun) -> None:
+    run.kubectl("create", "quota", "small", "--hard=requests.cpu=500m")
+    run.start()
+    run.create_pool()
+    run.create_job()
+    wait_until(lambda: run.condition("tiny", "Degraded", "bmp").get("reason") == "QuotaExceeded", "the pool says so")
+    wait_until(lambda: "exceeded quota: small" in run.condition("a", "Admitted")["message"], "the job says so")
+    run.kubectl("delete", "quota", "small")
+    (pods,) = [run.list("statefulset")[0]["metadata"]["name"]]
+    run.kubectl("annotate", "statefulset", pods, "try=again")  # its controller pauses up to a quarter of an hour
+    run.run_pods()
+    run.wait_for_phase("Running")
+    wait_until(lambda: run.condition("tiny", "Degraded", "bmp").get("status") == "False", "all is well")
+
+
+def test_nothing_is_written_while_nothing_happens(run: OperatorRun) -> None:
+    run.start("--reapply-seconds", "300")
     run.create_pool()
     for name in ("a", "b", "c"):
         run.create_job(name)

@@ -57,3 +57,4 @@ class PoolReason(StrEnum):
     OUT_OF_MEMORY = "OOMKilled"
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
+    NODE_LOST = "NodeLost"  # its node is silent; the pod is taken for gone once its object is

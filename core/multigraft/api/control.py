@@ -119,6 +119,10 @@ class Assignments(Spec):
     """The full desired set of one trainer. What is not in it is checkpointed, leaves its slot and is forgotten."""
 
     epoch: Epoch = Field(description="Lease epoch of the operator that decided; the trainer obeys no lower one again.")
+    sequence: Annotated[int, Field(ge=0, le=INT64_MAX)] = Field(
+        default=0,
+        description="Grows with each set of a leader; one that comes late, after a newer one of its epoch, is refused.",
+    )
     pool: ObjectId = Field(description="The BaseModelPool; a set for another pool is refused with 409.")
     pod: ObjectName | None = Field(
         default=None, description="Name of the pod that is meant; a set for another pod is refused with 409."
@@ -151,6 +155,7 @@ class ControlReason(StrEnum):
 
     UNAUTHENTICATED = "Unauthenticated"  # 401: no bearer token, or not the trainer's
     STALE_EPOCH = "StaleEpoch"  # 409: a later leader has spoken; `currentEpoch` says which
+    STALE_SET = "StaleSet"  # 409: a newer set of the same epoch came first
     WRONG_POOL = "WrongPool"  # 409: the trainer serves another pool
     WRONG_POD = "WrongPod"  # 409: the set is for another pod
     STOPPING = "Stopping"  # 503: the trainer checkpoints and ends

@@ -113,6 +113,7 @@ def _build_container(
         "imagePullPolicy": options.image_pull_policy,
         "command": ["python", "-m", "multigraft_trainer.service"],
         "env": _build_env(template, options),
+        "envFrom": _build_env_sources(spec),
         "ports": [
             {"name": "control", "containerPort": options.control_port},
             {"name": "metrics", "containerPort": options.metrics_port},
@@ -153,6 +154,12 @@ def _build_env(template: dict[str, Any], options: ChildOptions) -> list[dict[str
     taken = {*own, "MULTIGRAFT_POD_NAME"}
     added = [variable for variable in template["env"] if variable["name"] not in taken]
     return [pod_name, *({"name": name, "value": value} for name, value in own.items()), *added]
+
+
+def _build_env_sources(spec: BaseModelPoolSpec) -> list[dict[str, Any]]:
+    """Give the trainer the pool's credentials as variables: what fetches reads HF_TOKEN, AWS_* and the like itself."""
+    secret = spec.base_model.secret_ref
+    return [{"secretRef": {"name": secret.name}}] if secret is not None else []
 
 
 def _build_resources(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from typing import Any
@@ -31,5 +32,5 @@ def build_token_secret(pool: PoolView, key: bytes) -> dict[str, Any]:
         "kind": "Secret",
         "type": "Opaque",
         "metadata": build_metadata(pool, child_name(pool.key.name)),
-        "stringData": {FILE: build_token(key, pool.uid)},
+        "data": {FILE: base64.b64encode(build_token(key, pool.uid).encode()).decode()},
     }

@@ -446,3 +446,63 @@ def test_jobs_lost_with_their_pod_are_served_in_their_old_order() -> None:
     world.add_pod(uid="second", slots=1)
     world.settle(steps=4)
     assert world.job("a").status.phase is JobPhase.RUNNING
+
+
+def test_a_job_that_asks_for_credentials_of_its_own_is_refused_and_says_what_there_are() -> None:
+    world = World().add(make_pool(baseModel={"storageUri": "base", "secretRef": {"name": "hub"}}))
+    world.add(make_job(dataset={"storageUri": "a.jsonl", "secretRef": {"name": "mine"}}))
+    world.add(make_job("b", dataset={"storageUri": "a.jsonl", "secretRef": {"name": "hub"}}))
+    world.add_pod()
+    world.settle()
+    admitted = conditions_of(world.job())["Admitted"]
+    assert (admitted.status, admitted.reason) == ("False", "NotSupported")
+    assert "got mine" in admitted.message
+    assert "Secret hub alone" in admitted.message
+    assert world.job("b").status.phase is JobPhase.RUNNING
+
+
+def test_R8_a_job_that_failed_twice_on_a_pod_is_put_on_another_one() -> None:
+    world = World().add(make_pool(replicas=2), make_job())
+    pods = {f"pod-team-a-tiny-cpu-{number}": world.add_pod(number=number) for number in (0, 1)}
+    world.settle()
+    (first,) = [uid for uid, trainer in pods.items() if trainer.jobs]
+    world.failures[world.job().uid, first] = 2
+    pods[first].say(world.job().uid, TrainerJobPhase.FAILED, reason="InternalError", message="device lost")
+    world.settle(steps=40)
+    assert world.job().status.phase is JobPhase.RUNNING
+    assert not pods[first].jobs
+
+
+def test_R8_a_pod_on_which_many_jobs_failed_gets_no_more_while_there_is_another() -> None:
+    world = World().add(make_pool(replicas=2))
+    bad, good = world.add_pod(number=0, slots=4), world.add_pod(number=1, slots=4)
+    world.failures = {(f"job-{number}", "pod-team-a-tiny-cpu-0"): 1 for number in range(3)}
+    world.add(*(make_job(name) for name in "abc")).settle()
+    assert (len(bad.jobs), len(good.jobs)) == (0, 3)
+    degraded = conditions_of(world.pools[Key("team-a", "tiny")])["Degraded"]
+    assert (degraded.status, degraded.reason) == ("True", "PodFailing")
+    world.remove_pod("pod-team-a-tiny-cpu-1")
+    world.settle()
+    assert len(bad.jobs) == 3, "better a bad pod than none"
+
+
+def test_R1_a_new_leader_writes_nothing_before_it_has_heard_of_the_trainers() -> None:
+    world = World().add(make_pool(), make_job())
+    trainer = world.add_pod()
+    world.settle()
+    world.forget()
+    trainer.is_reachable = False
+    seen = replace(world.seen(), began_at=world.now)
+    assert not decide(seen).statuses
+    assert decide(replace(seen, now=world.now + timedelta(seconds=21))).statuses
+
+
+def test_H14_a_pool_whose_pods_exceed_the_quota_says_so_to_the_jobs_that_wait() -> None:
+    world = World().add(make_pool(), make_job())
+    refusal = PodProblem("QuotaExceeded", "pods is forbidden: exceeded quota: small, requested: cpu=4")
+    seen = replace(world.seen(), refusals={Key("team-a", "tiny"): refusal})
+    written = {write.target.key.name: write.status for write in decide(seen).statuses}
+    degraded = {c["type"]: c for c in written["tiny"]["conditions"]}["Degraded"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "QuotaExceeded")
+    admitted = {c["type"]: c for c in written["a"]["conditions"]}["Admitted"]
+    assert "exceeded quota: small" in admitted["message"]

@@ -35,6 +35,7 @@ class DesiredSet:
         self._pod_name = pod_name
         self._path = state_dir / FILE
         self.epoch = 0
+        self.sequence = 0  # of the set that was obeyed last
         self.jobs: dict[str, AssignedJob] = {}
         self._take_up()
 
@@ -48,11 +49,12 @@ class DesiredSet:
         self._check(wanted)
         jobs = {job.key: job for job in wanted.jobs}
         if wanted.epoch == self.epoch and jobs == self.jobs:
+            self.sequence = wanted.sequence
             return False
         with refuse_if_not_writable(f"desired set in {self._path.parent}"):
             make_root(self._path.parent)
             replace_file(self._path, wanted.model_dump_json(by_alias=True, exclude_none=True).encode())
-        self.epoch, self.jobs = wanted.epoch, jobs
+        self.epoch, self.sequence, self.jobs = wanted.epoch, wanted.sequence, jobs
         return True
 
     def _check(self, wanted: Assignments) -> None:
@@ -70,6 +72,10 @@ class DesiredSet:
                 current_epoch=self.epoch,
             )
 
+        if wanted.epoch == self.epoch and wanted.sequence < self.sequence:
+            text = f"sequence: got {wanted.sequence} of epoch {wanted.epoch}, have obeyed {self.sequence}"
+            raise FencedError(ControlReason.STALE_SET, text)
+
     def _take_up(self) -> None:
         try:
             kept = Assignments.model_validate_json(self._path.read_bytes())
@@ -79,5 +85,6 @@ class DesiredSet:
         except (OSError, ValidationError, FencedError) as error:
             _log.warning("an earlier desired set is passed over", reason=type(error).__name__)
             return
-        self.epoch, self.jobs = kept.epoch, {job.key: job for job in kept.jobs}
+        self.epoch, self.sequence = kept.epoch, kept.sequence
+        self.jobs = {job.key: job for job in kept.jobs}
         _log.info("took up the desired set of an earlier process", epoch=self.epoch, jobs=len(self.jobs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import replace
@@ -95,7 +96,9 @@ def test_K09_no_secret_is_a_plain_value_in_a_pod() -> None:
     pool = make_pool()
     token = build_token(KEY, pool.uid)
     for kind, child in build(pool).items():
-        assert (token in json.dumps(child)) == (kind == "Secret")
+        told = json.dumps(child)
+        assert token not in told
+        assert (base64.b64encode(token.encode()).decode() in told) == (kind == "Secret")
     assert KEY.decode() not in json.dumps(build(pool))
 
 
@@ -172,3 +175,9 @@ def test_a_pool_whose_spec_changed_has_other_children() -> None:
     assert pool.spec is not None
     more = replace(pool, spec=pool.spec.model_copy(update={"replicas": 4}))
     assert build(more)["StatefulSet"]["spec"]["replicas"] == 4
+
+
+def test_the_pools_credentials_reach_the_trainer_as_variables_by_reference() -> None:
+    pool = make_pool(baseModel={"storageUri": "hf://a/b", "secretRef": {"name": "hub"}})
+    assert container_of(pool)["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert container_of(make_pool())["envFrom"] == []

@@ -39,6 +39,19 @@ def test_the_same_set_again_changes_nothing(tmp_path: Path) -> None:
     assert desired.accept(make_set(2))
 
 
+def test_a_set_that_comes_after_a_newer_one_of_its_leader_is_refused(tmp_path: Path) -> None:
+    desired = DesiredSet(make_pool(), "pod-0", tmp_path)
+    desired.accept(make_set(1, "new", sequence=8))
+    with pytest.raises(FencedError) as caught:
+        desired.accept(make_set(1, "late", sequence=7))
+    assert caught.value.reason is ControlReason.STALE_SET
+    assert list(desired.jobs) == ["a/new"]
+    assert desired.accept(make_set(1, "newer", sequence=9))
+    assert desired.accept(make_set(2, "another-leader", sequence=1))
+    with pytest.raises(FencedError, match="have obeyed 1"):
+        DesiredSet(make_pool(), "pod-0", tmp_path).accept(make_set(2, sequence=0))
+
+
 FENCED = {
     "a lower epoch": (make_set(4, "one"), ControlReason.STALE_EPOCH, 5),
     "another pool": (
