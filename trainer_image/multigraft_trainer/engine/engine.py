@@ -12,6 +12,7 @@ socket: whoever drives it submits prepared jobs.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -28,6 +29,7 @@ from multigraft.planner.plan import JobWork, Microbatch, Plan, PlanLimits, Segme
 from multigraft.planner.plan_ahead import PlanAhead
 from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.backends.backend import Backend
+from multigraft_trainer.backends.packed import PackedMicrobatch
 from multigraft_trainer.capacity.pool_capacity import PoolCapacity
 from multigraft_trainer.engine.job_end import build_refused, build_result, finish_job
 from multigraft_trainer.engine.job_run import JobRun, PreparedJob
@@ -96,6 +98,7 @@ class Engine:
         self._running: dict[str, JobRun] = {}
         self._leaving: set[str] = set()
         self._is_stopping = False
+        self._packed_ahead: tuple[list[Segment], PackedMicrobatch] | None = None
         self._is_cut = False  # only global batches that have begun still run
         self._ahead = PlanAhead(
             options.limits, solver_timeout_seconds=options.solver_timeout_seconds, cost=options.cost
@@ -226,9 +229,10 @@ class Engine:
         if next_work:
             self._ahead.start(next_work)
         self._is_cut = False
-        for microbatch in plan.microbatches:
+        for microbatch, following in itertools.zip_longest(plan.microbatches, plan.microbatches[1:]):
             self._is_cut = self._is_cut or self._is_stopping or self._wants_boundary() or self._has_slot_to_hand_on()
-            self._run_microbatch(microbatch)
+            self._run_microbatch(microbatch, following)
+        self._packed_ahead = None  # slots change hands at the boundary
         lags = settle_horizon(shares, {run.key: run.step - steps_before[run.key] for run in self.running})
         for run in self.running:
             run.lag_tokens = lags.get(run.key, 0.0)
@@ -237,14 +241,17 @@ class Engine:
     def _has_slot_to_hand_on(self) -> bool:
         return bool(self._waiting) and any(run.failure or run.optimizer.finished for run in self.running)
 
-    def _run_microbatch(self, microbatch: Microbatch) -> None:
+    def _run_microbatch(self, microbatch: Microbatch, following: Microbatch | None) -> None:
         segments = [segment for segment in microbatch.segments if self._goes_on(segment)]
         if not segments:
             return
         started = time.monotonic()
-        packed = pack_microbatch([self._running[segment.job].open_segment(segment) for segment in segments])
+        for segment in segments:
+            self._running[segment.job].begin(segment.step)
+        ahead, self._packed_ahead = self._packed_ahead, None
+        packed = ahead[1] if ahead is not None and ahead[0] == segments else self._pack(segments)
         try:
-            losses = self._backend.forward_backward(packed)
+            losses = self._backend.forward_backward(packed, meanwhile=lambda: self._look_ahead(following))
         except torch.OutOfMemoryError as error:
             self._fail_out_of_memory(segments, error)
             return
@@ -258,6 +265,17 @@ class Engine:
         )
         for segment, loss_sum in zip(segments, losses, strict=True):
             self._close_segment(segment, loss_sum)
+
+    def _look_ahead(self, following: Microbatch | None) -> None:
+        """Pack what comes next while the device works; void if a job fails or a boundary is wanted until then."""
+        segments = [segment for segment in following.segments if self._goes_on(segment)] if following else []
+        if segments:
+            packed = self._pack(segments)
+            self._backend.prepare(packed)
+            self._packed_ahead = segments, packed
+
+    def _pack(self, segments: Sequence[Segment]) -> PackedMicrobatch:
+        return pack_microbatch([self._running[segment.job].look_up(segment) for segment in segments])
 
     def _goes_on(self, segment: Segment) -> bool:
         run = self._running[segment.job]

@@ -160,9 +160,16 @@ class JobRun:
         """Tell whether some of this global batch ran already."""
         return self._open is not None and self._open.step == step
 
-    def open_segment(self, segment: Segment) -> SegmentSource:
-        """Look up the samples of a segment that is about to run."""
-        batch = self._open_batch(segment.step)
+    def begin(self, step: int) -> None:
+        """Open a global batch, of which a segment is about to run; nothing happens if it is open."""
+        if self._open is None:
+            self._open = self._build_batch(step)
+        assert self._open.step == step, "a plan ran two global batches of one job at once"  # noqa: S101
+
+    def look_up(self, segment: Segment) -> SegmentSource:
+        """Look up the samples of a segment, which may be of a global batch that has not begun."""
+        batch = self._open if self._open is not None and self._open.step == segment.step else None
+        batch = batch or self._build_batch(segment.step)
         weight = 1.0 / batch.num_supervised if batch.num_supervised else 0.0
         return build_segment_source(
             segment,
@@ -178,7 +185,9 @@ class JobRun:
         Returns:
             The step's record, or None while the global batch goes on. `failure` is set if the step ended the job.
         """
-        batch = self._open_batch(segment.step)
+        batch = self._open
+        assert batch is not None, "a segment ended that had not begun"  # noqa: S101
+        assert batch.step == segment.step, "a segment of another global batch ended"  # noqa: S101
         batch.loss_sum += loss_sum
         batch.samples_left -= len(segment.samples)
         if batch.samples_left:
@@ -206,19 +215,16 @@ class JobRun:
                 f"of {self.optimizer.options.total_steps}",
             )
 
-    def _open_batch(self, step: int) -> _OpenBatch:
-        if self._open is None:
-            samples = self.prepared.dataset.samples
-            rows = {draw: self._order.row(draw) for draw in self._order.draws(step)}
-            self._open = _OpenBatch(
-                step=step,
-                rows=rows,
-                num_supervised=sum(samples[row].num_supervised for row in rows.values()),
-                num_tokens=sum(samples[row].num_tokens for row in rows.values()),
-                samples_left=len(rows),
-            )
-        assert self._open.step == step, "a plan ran two global batches of one job at once"  # noqa: S101
-        return self._open
+    def _build_batch(self, step: int) -> _OpenBatch:
+        samples = self.prepared.dataset.samples
+        rows = {draw: self._order.row(draw) for draw in self._order.draws(step)}
+        return _OpenBatch(
+            step=step,
+            rows=rows,
+            num_supervised=sum(samples[row].num_supervised for row in rows.values()),
+            num_tokens=sum(samples[row].num_tokens for row in rows.values()),
+            samples_left=len(rows),
+        )
 
 
 def _build_record(
