@@ -35,7 +35,7 @@ def check_stand(stand: Stand, pool: PoolView) -> Stand:
     if pool.deleted_at is not None:
         text = f"pool {pool.key} is being deleted"
         return replace(stand, kind=Kind.REFUSED, reason=JobReason.POOL_DRAINING, message=text, pool=pool)
-    secret = _find_foreign_secret(stand, pool)
+    secret = _tell_of_secret(stand)
     if secret:
         return replace(stand, kind=Kind.REFUSED, reason=Reason.NOT_SUPPORTED, message=secret, pool=pool)
     refusals = check_job_against_pool(stand.job.build_job(), pool.build_pool())
@@ -45,17 +45,14 @@ def check_stand(stand: Stand, pool: PoolView) -> Stand:
     return replace(stand, kind=Kind.REFUSED, reason=refusals[0].reason, message=text, pool=pool)
 
 
-def _find_foreign_secret(stand: Stand, pool: PoolView) -> str:
-    """Say that a job asks for credentials that its trainers do not have; empty if it does not."""
+def _tell_of_secret(stand: Stand) -> str:
+    """Say that a job brings credentials of its own, which a running trainer cannot be given; empty if it does not."""
     assert stand.job.spec is not None  # noqa: S101
-    assert pool.spec is not None  # noqa: S101
-    wanted, held = stand.job.spec.dataset.secret_ref, pool.spec.base_model.secret_ref
-    if wanted is None or wanted == held:
+    wanted = stand.job.spec.dataset.secret_ref
+    if wanted is None:
         return ""
-    names = f"those of Secret {held.name} alone" if held is not None else "none"
     return (
-        f"spec.dataset.secretRef.name: got {wanted.name}; trainers of pool {pool.key} have the credentials of "
-        f"spec.baseModel.secretRef: {names}"
+        f"spec.dataset.secretRef.name: got {wanted.name}; credentials are the pool's, from its spec.baseModel.secretRef"
     )
 
 
