@@ -11,8 +11,7 @@ Fused    one producer warp fills a ring of tiles by TMA, two warpgroups multiply
          product is added to that; so there is never a second accumulator or a second pass over the output. The mask's
          bits are made by two more warps during the products of the tile before, on integer units that nobody uses then
 Roofline T=8192 K=N=4096 R=64, H200: 275 GFLOP base + 4.3 GFLOP = 1 step in 65 (1.6 %); 136 MB: compute-bound
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md with masks none and "loaded" and one out buffer; mask "made"
-         and two buffers compile without spills, but have not run on a GPU
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    rows without adapter get the bits that this kernel gives without any adapter (on an H200 those of cuBLAS, as
          far as seen), for their tiles of s are zero. Every row is summed in one order: adapters' part, then ascending
          D

@@ -7,7 +7,7 @@ Fused    TMA brings a tile of dy once, both products take it from shared memory;
          last tile is cleared in shared memory beyond the chunk's rows, since 0 x NaN of a neighbour would be NaN
 Roofline T=8192 N=4096 R=64, H200 at 4.3 TB/s: 68 MB = 16 us; 8.6 GFLOP = 11 us beside it; partial sums of ranks
          8, 16, 16, 64 with BLOCK_N=256, chunks of 1024 rows: 24 MB written, mostly to L2 (4 us)
-Measured not yet: compiles without spills (test_hopper_compiles.py), has not run on a GPU; no table chooses it
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    no atomics: `reduce_parts` adds the parts in their order; a row of ds depends on that row and its adapter
          alone, dB on the adapter's rows alone
 """

@@ -5,7 +5,7 @@ Dtypes   x, ds bf16 or fp16; accumulation fp32
 Fused    as hopper_shrink.py: the mask is generated again and applied to the tile of x where it lies in shared memory.
          Rows beyond the chunk are cleared by the same AND; those of ds in a chunk's last tile are cleared beside it
 Roofline T=8192 K=4096 R=64, H200 at 4.3 TB/s: 68 MB = 16 us; 4.3 GFLOP = 6 us; the mask 11 us of ALU pipe
-Measured not yet: compiles without spills (test_hopper_compiles.py), has not run on a GPU; no table chooses it
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    no atomics: `reduce_parts` adds the parts in their order; dA depends on the adapter's rows alone
 """
 

@@ -9,7 +9,7 @@ Fused    TMA brings tiles of x and A; the mask is made in registers and applied 
 Why TMA  portable_shrink.py reaches 1.4 TB/s: its cp.async loads probably do not stay under way, because what is written
          to shared memory for wgmma needs a proxy fence, which ptxas makes with a MEMBAR (docs/experiment-log.md)
 Roofline T=8192 K=4096 R=64, H200 at 4.3 TB/s: 69 MB = 16 us; the mask 11 us of ALU pipe beside it
-Measured not yet: compiles without spills (test_hopper_compiles.py), has not run on a GPU; no table chooses it
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    a row of s depends on that row and its adapter alone, bit by bit
 """
 

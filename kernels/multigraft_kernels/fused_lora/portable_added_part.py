@@ -5,7 +5,7 @@ Shapes   s [num_rows, R] by pairs, factor by strides: B [slots, N, maxRank] or A
 Dtypes   s, factor, c all bf16, fp16 or fp32; accumulation fp32, one rounding at the store and one more in the library
 Where    shapes and devices that hopper_gemm.py does not cover
 Roofline T=8192 outputs=4096 bf16, H200 at 4.3 TB/s: 67 MB written here, read again by the library: 31 us in all
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    a row takes only its own adapter's product, by selection: what stands in a neighbour's factor cannot reach it
 """
 

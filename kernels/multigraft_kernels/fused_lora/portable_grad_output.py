@@ -6,7 +6,7 @@ Dtypes   dy, B, s all bf16, fp16 or fp32; accumulation fp32
 Fused    a tile of dy lies in shared memory once and is the right operand of both products; no mask, no scaling here
 Roofline T=8192 N=4096 R=64 bf16, H200 at 4.3 TB/s: 68 MB = 16 us; 8.6 GFLOP = 11 us beside it; partial sums of ranks
          8, 16, 16, 64 with BLOCK_N=256, chunks of 1024 rows: 24 MB written, mostly to L2 (4 us)
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    no atomics: `reduce_parts` adds the parts in their order; a row of ds depends on that row and its adapter
          alone, dB on the adapter's rows alone, whatever stands around them
 """

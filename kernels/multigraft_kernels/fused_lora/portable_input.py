@@ -6,7 +6,7 @@ Shapes   x [T, K], ds [num_rows, R] by pairs, holding c ds; da_parts [chunks, R,
 Dtypes   x, ds both bf16, fp16 or fp32; accumulation fp32
 Fused    the mask is generated again; its bits (1/16 of x) spare the base GEMM of dx the generation between its tiles
 Roofline T=8192 K=4096 R=64 bf16, H200 at 4.3 TB/s: 72 MB = 17 us; 4.3 GFLOP = 6 us; the mask 13 us of ALU pipe
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    no atomics: `reduce_parts` adds the parts in their order; dA depends on the adapter's rows alone
 """
 

@@ -8,7 +8,7 @@ Fused    the mask is made in registers while x passes; c is applied to the fp32 
 Where    all devices, fp32, sides that TMA cannot reach, and Triton's CPU interpreter
 Roofline T=8192 K=4096 R=64 bf16, H200 at 4.3 TB/s: 69 MB = 16 us; 4.3 GFLOP = 6 us; the mask 11 us of ALU pipe. 47 us
          measured (why, as far as known: docs/experiment-log.md); hopper_shrink.py is the answer to that
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    a row of s depends on that row and its adapter alone, bit by bit
 """
 

@@ -5,7 +5,7 @@ Shapes   parts [blocks, num_rows, R] -> rows [num_rows, R], times c = scaling / 
          da_parts [chunks, R, K], db_parts [chunks, R, N] -> sink a [rank, K] +=, sink b [N, rank] +=, times grad_weight
 Dtypes   parts, sinks, c, grad_weight fp32; rows and ready as x
 Roofline ranks 8, 16, 16, 64, T=8192, N=4096: 18 MB of ds_parts from L2 = 4 us; sinks 3 to 10 MB = 2 us
-Measured docs/benchmarks/fused_lora_h200_2026-11-30.md
+Measured docs/benchmarks/fused_lora_h200_2026-12-01.md
 Exact    the order of the additions is fixed by the cut alone: no atomics, and neighbours take no part
 """
 

@@ -4,7 +4,7 @@ The fused form is taken on Hopper GPUs for bf16 and fp16 layers that TMA can rea
 both ways
 on the device and agreed. Elsewhere the plain form is as fast: without the Hopper GEMM the fused kernels save
 reading, but
-pay for an adapters' part that goes through memory (docs/benchmarks/fused_lora_h200_2026-11-30.md).
+pay for an adapters' part that goes through memory (docs/benchmarks/fused_lora_h200_2026-12-01.md).
 """
 
 from __future__ import annotations
