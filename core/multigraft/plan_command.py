@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,12 @@ ASSUMED_CAPACITY = 8192
 """Tokens of a microbatch where the pool leaves it to its GPU: up to there the times of `CostModel` were measured."""
 
 
+def _refuse_nan(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if math.isnan(value):
+        raise click.BadParameter("nan is not in the range 0<=x<=600.", context, parameter)
+    return value
+
+
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--pool", "pool_name", help="Name of the BaseModelPool, if DIRECTORY has several.")
@@ -55,7 +62,11 @@ ASSUMED_CAPACITY = 8192
     "--capacity", type=click.IntRange(min=1), help="Tokens of a microbatch. Default: the pool's; with Auto: 8192."
 )
 @click.option(
-    "--solver-timeout", type=click.FloatRange(0, 600), default=0.0, help="Seconds for a solver per plan; 0: none."
+    "--solver-timeout",
+    type=click.FloatRange(0, 600),
+    default=0.0,
+    callback=_refuse_nan,
+    help="Seconds for a solver per plan; 0: none.",
 )
 @click.option("--max-horizons", type=click.IntRange(min=1), default=100, help="Plans to make; the rest is estimated.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a PNG of the pipeline here.")

@@ -7,7 +7,6 @@ neither tokenizers nor the trainer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from multigraft.api.adapter_job import AdapterJob
 from multigraft.api.base_model_pool import BaseModelPool
 from multigraft.api.reasons import Reason, RefusalError
+from multigraft.dry_run.json_file import load_json_object
 from multigraft.manifests.config_map import ConfigMap
 
 LENGTHS_GROUP = "multigraft.lengths"
@@ -31,12 +31,7 @@ def load_lengths(path: Path, jobs: Sequence[AdapterJob]) -> dict[str, list[int]]
     Raises:
         RefusalError: INVALID_DATASET, if the file is not of the form above, or a job is missing or has no samples.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RefusalError(Reason.INVALID_DATASET, f"lengths file {path}: {error}") from error
-    if not isinstance(data, dict):
-        raise RefusalError(Reason.INVALID_DATASET, f"lengths file {path}: got a {type(data).__name__}, want an object")
+    data = load_json_object(path, "lengths file", Reason.INVALID_DATASET)
     return {job.key: _read_list(path, job, data) for job in jobs}
 
 

@@ -23,7 +23,7 @@ def draw_pipeline(run: DryRun, path: Path) -> None:
     """Write a PNG of the first slots: forward in full colour, backward pale, idle time white.
 
     Raises:
-        RefusalError: NOT_SUPPORTED, if matplotlib is not installed.
+        RefusalError: NOT_SUPPORTED, if matplotlib is not installed; INVALID_SPEC, if the file cannot be written.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -46,8 +46,12 @@ def draw_pipeline(run: DryRun, path: Path) -> None:
     title = f"{shown} of {len(run.microbatches)} microbatches; idle in all: {run.timeline.bubble_ratio:.1%}"
     axes.set_title(title, loc="left", fontsize=10)
     temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH)
-    temporary.replace(path)
+    try:
+        figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RefusalError(Reason.INVALID_SPEC, f"picture {path}: {error.strerror}") from error
 
 
 def _draw_passes(axes: Axes, run: DryRun) -> None:

@@ -16,11 +16,11 @@ from multigraft.planner.plan import Outcome
 
 
 def render_tables(runs: Mapping[int, DryRun], shown: int) -> Group:
-    """Render the forecast of each job on `shown` stages, and one line for each number of stages.
+    """Render the forecast of each job and the proof state on `shown` stages, and one line for each number of stages.
 
     `proved` counts the plans that are known to need the fewest microbatches possible.
     """
-    return Group(_render_jobs(runs[shown]), Text(), _render_stages(runs))
+    return Group(_render_jobs(runs[shown]), Text(_describe_proofs(runs[shown])), Text(), _render_stages(runs))
 
 
 def build_json(runs: Mapping[int, DryRun]) -> dict[str, Any]:
@@ -56,6 +56,17 @@ def _render_stages(runs: Mapping[int, DryRun]) -> Table:
             f"{run.outcomes.get(Outcome.OPTIMAL, 0)} of {len(run.plans)}",
         )
     return table
+
+
+def _describe_proofs(run: DryRun) -> str:
+    """Say how the plans were found and how far the microbatches are above their lower bound."""
+    words = {Outcome.OPTIMAL: "proved best", Outcome.FEASIBLE: "by a solver", Outcome.GREEDY: "greedy"}
+    counts = [f"{count} {words[outcome]}" for outcome in Outcome if (count := run.outcomes.get(outcome, 0))]
+    uses = [plan.solver_use for plan in run.plans]
+    asked = sum(use.num_asked for use in uses)
+    failed = sum(count for use in uses for _, count in use.failures)
+    solver = f"; solver asked {asked} times, {failed} without an answer" if asked else "; no solver asked"
+    return f"Plans: {', '.join(counts) or 'none'}; {run.gap:.1%} above the bound{solver}"
 
 
 def _new_table(title: str) -> Table:

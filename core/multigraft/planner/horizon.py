@@ -60,7 +60,7 @@ def plan_horizon(
         ValueError: If the work cannot be planned, e.g. a sample is longer than the capacity.
         PlanRefusedError: If the verifier refused every plan, which is a fault of the planner.
     """
-    if solver_timeout_seconds < 0:
+    if not solver_timeout_seconds >= 0:  # nor NaN
         raise ValueError(f"solver_timeout_seconds: got {solver_timeout_seconds}, allowed 0 or more")
     check_work(work, limits)
     return _Planner(work, limits, earliest_slots or {}, cost or CostModel()).plan(solver_timeout_seconds, solver)

@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from answers import answer
 from measure import (
     Row,
     measure_bubbles,
+    measure_horizons,
     measure_packing,
     measure_parts,
     measure_planning,
@@ -27,13 +29,16 @@ from measure import (
 )
 from workloads import SETTINGS
 
+from multigraft.api.base_model_pool import Scheduling
+
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs" / "benchmarks"
 TILE = 128  # LoRAFusion's, and the coarsest of ours
 TILES = (1, 64, 128)
 PAPER_BUBBLES = {1: "44.17 %", 2: "15.00 %", 3: "12.23 %", 4: "11.09 %"}
 WIKISUM_8B, WIKISUM_70B = SETTINGS[2], SETTINGS[6]
-SOLVER_SECONDS = 3.0  # for all solves of a plan; with it 25,600 samples stay within 10 s
+SOLVER_SECONDS = float(Scheduling().solver_timeout_seconds)  # what a pool has by default
+HORIZONS = (1, 2, 4, 8, 16, 32)
 NOTES = """\
 Lengths are real texts of similar average length to the datasets that the names recall, with heavier tails
 (tests/benchmark/planner/make_lengths.py); never those datasets. Times in ms are simulated with the cost model's
@@ -56,11 +61,13 @@ def main() -> None:
     parser.add_argument("--skip-solver", action="store_true", help="leave out what asks a solver")
     options = parser.parse_args()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    seconds = 0 if options.skip_solver else SOLVER_SECONDS
     sections = {
         "packing": measure_packing(TILES, (4, 8), options.steps),
         "spread": measure_spread((0.25, 0.5, 0.75, 1.0, 1.5), TILE, options.steps),
-        "planning": measure_planning((640, 25_600), WIKISUM_8B, TILE, 0 if options.skip_solver else SOLVER_SECONDS),
+        "planning": measure_planning((640, 25_600), WIKISUM_8B, (1, TILE), seconds),
         "bubbles": measure_bubbles((1, 2, 3, 4, 8), WIKISUM_70B, TILE, options.steps),
+        "horizons": measure_horizons(HORIZONS, 96, (1, TILE)),
         "replanning": measure_replanning((1, 2, 4, 8), TILE, 15),
     }
     if not options.skip_solver:
@@ -87,14 +94,20 @@ def describe_machine() -> dict[str, str]:
 def render(sections: dict[str, list[Row]], machine: dict[str, str], date: str) -> str:
     """Write the page."""
     facts = ", ".join(f"{key} {value}" for key, value in machine.items())
-    parts = ["# Planner: packing, time, idle stages\n", f"{date}. {facts}. Command: `make bench-planner`.", NOTES]
+    parts = [
+        "# Planner: packing, time, idle stages\n",
+        f"{date}. {facts}. Command: `make bench-planner`.",
+        NOTES,
+        f"## In short\n\n{answer(sections)}\n",
+    ]
     titles: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
         "packing": ("Fill of capacity and microbatches at LoRAFusion's settings, 20 steps of each adapter", _packing),
         "spread": (f"Log-normal lengths of mean 1,000, one stage, tile {TILE}", _spread),
         "bubbles": (f"Idle share, {WIKISUM_70B.name}, batch 16, capacity 7,168, tile {TILE}", _bubbles),
-        "planning": (f"Time to plan, {WIKISUM_8B.name}, 4 adapters, tile {TILE}", _planning),
+        "planning": (f"Time to plan, {WIKISUM_8B.name}, 4 adapters, {SOLVER_SECONDS:.0f} s for the solver", _planning),
         "solver": ("Packing problems that the solver proves, by seconds that each gets", _solver),
         "parts": (f"Simulated makespan: what the solver and merging add (20 s for the solver), tile {TILE}", _parts),
+        "horizons": ("Fill by global batches of each adapter in a plan, batches of 8, capacity 8,192", _horizons),
         "replanning": (f"A ninth job arrives: time to the new plan (CPU, 15 times), tile {TILE}", _replanning),
     }
     for name, (title, write) in titles.items():
@@ -188,6 +201,7 @@ def _bubbles(rows: Sequence[Row]) -> str:
 def _planning(rows: Sequence[Row]) -> str:
     head = (
         "samples",
+        "tile",
         "no solver, s wall",
         "s CPU",
         "with solver, s wall",
@@ -204,6 +218,7 @@ def _planning(rows: Sequence[Row]) -> str:
         [
             (
                 f"{row['samples']:,}",
+                row["tile"],
                 f"{row['greedy_wall']:.2f}",
                 f"{row['greedy_cpu']:.2f}",
                 f"{row['wall']:.2f}",
@@ -255,6 +270,13 @@ def _parts(rows: Sequence[Row]) -> str:
             (row["setting"], *(f"{row[name]:,.0f} ({row[name] / row['greedy'] - 1:+.1%})" for name in names))
             for row in rows
         ],
+    )
+
+
+def _horizons(rows: Sequence[Row]) -> str:
+    return _table(
+        ("lengths", "tile", *map(str, HORIZONS)),
+        [(row["setting"], row["tile"], *(f"{row[str(horizon)]:.1%}" for horizon in HORIZONS)) for row in rows],
     )
 
 

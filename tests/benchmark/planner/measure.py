@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workloads import SETTINGS, Setting, build_log_normal_work, build_work
@@ -16,6 +17,7 @@ from multigraft.planner.cost import CostModel
 from multigraft.planner.horizon import plan_horizon
 from multigraft.planner.merge import merge_microbatches
 from multigraft.planner.order import order_microbatches
+from multigraft.planner.packing import pack_first_fit_decreasing
 from multigraft.planner.packing_task import PackingTask
 from multigraft.planner.plan import JobWork, Microbatch, Plan, PlanLimits
 from multigraft.planner.rolling import extend_plan, subtract_committed
@@ -52,7 +54,7 @@ def measure_spread(sigmas: Sequence[float], tile: int, num_steps: int) -> list[R
 
 
 def _pack_one(name: str, work: Sequence[JobWork], limits: PlanLimits) -> Row:
-    greedy = _rounds(work, limits, [unit.problem.greedy for unit in build_units(work, limits)], merge=False)
+    greedy = _rounds(work, limits, _pack_first_fit(work, limits), merge=False)
     full = _check(Plan(limits, tuple(fill_best(work, limits, FillPolicy(limits.token_capacity)))), work)
     chosen = plan_horizon(work, limits, solver_timeout_seconds=0)
     return {
@@ -66,43 +68,48 @@ def _pack_one(name: str, work: Sequence[JobWork], limits: PlanLimits) -> Row:
         "chosen": chosen.num_microbatches,
         "greedy_fill": greedy.fill,
         "full_fill": full.fill,
+        "chosen_fill": chosen.fill,
         "greedy_ms": _span(greedy),
         "full_ms": _span(full),
         "chosen_ms": _span(chosen),
     }
 
 
-def measure_planning(num_samples: Sequence[int], setting: Setting, tile: int, budget_seconds: float) -> list[Row]:
+def measure_planning(
+    num_samples: Sequence[int], setting: Setting, tiles: Sequence[int], budget_seconds: float
+) -> list[Row]:
     """Seconds to plan that many samples of four adapters, without and with a solver within its budget."""
-    rows = []
-    for count in num_samples:
-        work = build_work(setting, 4, count // (4 * setting.batch_size))
-        limits = _limits(setting, tile)
-        greedy, greedy_wall, greedy_cpu = _time(lambda: plan_horizon(work, limits, solver_timeout_seconds=0))  # noqa: B023
-        with SolverPool() as solver:
-            plan, wall, _ = _time(
-                lambda: plan_horizon(work, limits, solver_timeout_seconds=budget_seconds, solver=solver)  # noqa: B023
-            )
-        use = plan.solver_use
-        rows.append(
-            {
-                "samples": count,
-                "greedy_wall": greedy_wall,
-                "greedy_cpu": greedy_cpu,
-                "wall": wall,
-                "microbatches_greedy": greedy.num_microbatches,
-                "microbatches": plan.num_microbatches,
-                "bound": plan.lower_bound,
-                "packer": plan.packer,
-                "problems": use.num_problems,
-                "asked": use.num_asked,
-                "fewest_by_bound": greedy.solver_use.num_fewest,
-                "fewest": use.num_fewest,
-                "proved": use.num_proved,
-                "failures": dict(use.failures),
-            }
+    return [_plan_one(count, setting, tile, budget_seconds) for count in num_samples for tile in tiles]
+
+
+def _plan_one(num_samples: int, setting: Setting, tile: int, budget_seconds: float) -> Row:
+    work = build_work(setting, 4, num_samples // (4 * setting.batch_size))
+    limits = _limits(setting, tile)
+    greedy, greedy_wall, greedy_cpu = _time(lambda: plan_horizon(work, limits, solver_timeout_seconds=0))
+    with SolverPool() as solver:  # its processes start within the measured time
+        plan, wall, cpu = _time(
+            lambda: plan_horizon(work, limits, solver_timeout_seconds=budget_seconds, solver=solver)
         )
-    return rows
+    use = plan.solver_use
+    return {
+        "samples": num_samples,
+        "tile": tile,
+        "budget": budget_seconds,
+        "greedy_wall": greedy_wall,
+        "greedy_cpu": greedy_cpu,
+        "wall": wall,
+        "cpu": cpu,
+        "microbatches_greedy": greedy.num_microbatches,
+        "microbatches": plan.num_microbatches,
+        "bound": plan.lower_bound,
+        "packer": plan.packer,
+        "problems": use.num_problems,
+        "asked": use.num_asked,
+        "fewest_by_bound": greedy.solver_use.num_fewest,
+        "fewest": use.num_fewest,
+        "proved": use.num_proved,
+        "failures": dict(use.failures),
+    }
 
 
 def measure_solver(setting: Setting, tile: int, num_steps: int, seconds_each: Sequence[float]) -> list[Row]:
@@ -161,10 +168,10 @@ def measure_parts(settings: Sequence[Setting], tile: int, num_steps: int, budget
     for setting in settings:
         work = build_work(setting, 4, num_steps)
         limits = _limits(setting, tile)
-        units = build_units(work, limits)
-        greedy = [unit.problem.greedy for unit in units]
+        greedy = _pack_first_fit(work, limits)
+        units = [replace(unit.problem, greedy=one) for unit, one in zip(build_units(work, limits), greedy, strict=True)]
         with SolverPool() as solver:
-            solved = solver.solve([PackingTask(unit.problem) for unit in units], budget_seconds=budget_seconds).solved
+            solved = solver.solve([PackingTask(unit) for unit in units], budget_seconds=budget_seconds).solved
         milp = [g if one.reply is None else one.reply.bin_of for g, one in zip(greedy, solved, strict=True)]
         plans = {
             "greedy": _rounds(work, limits, greedy, merge=False),
@@ -202,6 +209,37 @@ def measure_replanning(num_stages: Sequence[int], tile: int, rounds: int) -> lis
             }
         )
     return rows
+
+
+def measure_horizons(horizons: Sequence[int], num_steps: int, tiles: Sequence[int]) -> list[Row]:
+    """Fill by the number of global batches in a plan: four adapters, batches of 8, 8,192 tokens, as on the GPU."""
+    rows = []
+    for name, datasets in (("XSum", "docstrings"), ("CNN/DM", "chitchat"), ("WikiSum", "manpages")):
+        work = build_work(Setting(name, (datasets,), 8, 8192, 1), 4, num_steps)
+        for tile in tiles:
+            row: Row = {"setting": f"{name}-like", "tile": tile}
+            for horizon in horizons:
+                row[str(horizon)] = _fill_by_horizon(work, PlanLimits(8192, tile), horizon)
+            rows.append(row)
+    return rows
+
+
+def _fill_by_horizon(work: Sequence[JobWork], limits: PlanLimits, horizon: int) -> float:
+    """Give the mean fill of plans of `horizon` global batches of each job, one after the other."""
+    num_steps = len(work[0].global_batches)
+    parts = [
+        [JobWork(job.job, job.global_batches[first : first + horizon]) for job in work]
+        for first in range(0, num_steps, horizon)
+    ]
+    plans = [plan_horizon(part, limits, solver_timeout_seconds=0) for part in parts]
+    tokens = sum(microbatch.num_tokens for plan in plans for microbatch in plan.microbatches)
+    return tokens / (sum(plan.num_microbatches for plan in plans) * limits.token_capacity)
+
+
+def _pack_first_fit(work: Sequence[JobWork], limits: PlanLimits) -> list[tuple[int, ...]]:
+    """Pack every round by first-fit decreasing alone: what *greedy* means in these tables."""
+    sizes = {"token_capacity": limits.token_capacity, "tile_tokens": limits.tile_tokens}
+    return [tuple(pack_first_fit_decreasing(unit.items, **sizes).tolist()) for unit in build_units(work, limits)]
 
 
 def _rounds(work: Sequence[JobWork], limits: PlanLimits, packings: Sequence[Sequence[int]], *, merge: bool) -> Plan:

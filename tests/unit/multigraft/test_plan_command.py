@@ -51,6 +51,8 @@ def test_tables_for_one_to_eight_stages(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Jobs on 1 stage" in result.output
     assert "default/long" in result.output
+    assert "Plans: 1 proved best, 1 greedy; " in result.output
+    assert "% above the bound; no solver asked" in result.output
     first_words = [line.split()[0] for line in result.output.splitlines() if line.strip()]
     assert first_words[-8:] == list("12345678")
     assert "…" not in result.output, "the tables fit a terminal of 80 columns"
@@ -140,6 +142,17 @@ def test_lengths_are_counted_with_the_tokenizer_without_weights(folder: Path) ->
         ({"short": [10], "long": [10]}, [], "no entry 'default/third'"),
         ({"short": [300], "long": [10], "third": [10]}, ["--capacity", "128"], "a microbatch takes 128"),
         ({"short": [1], "long": [1], "third": [1]}, ["--pool", "other"], "want a BaseModelPool other, found tiny"),
+        (
+            {"short": [1], "long": [1], "third": [1]},
+            ["--solver-timeout", "nan"],
+            "nan is not in the range",
+        ),
+        (
+            {"short": [1], "long": [1], "third": [1]},
+            ["--picture", "/no/such/folder/p.png"],
+            "No such file or directory",
+        ),
+        ({"short": [1], "long": [1], "third": [1]}, ["--lengths", "/dev/zero"], "/dev/zero: not a regular file"),
         ({"short": [1], "long": [1], "third": [1]}, ["--tile", "300"], "token_capacity: got 256, allowed 300"),
     ],
 )
@@ -151,6 +164,13 @@ def test_wrong_input_is_one_clear_line_and_exit_code_2(
     assert result.exit_code == 2
     assert want in result.output
     assert "Traceback" not in result.output
+
+
+def test_lengths_nested_too_deeply_are_refused(folder: Path) -> None:
+    (folder / "lengths.txt").write_text("[" * 100_000)
+    result = plan(str(folder), "--lengths", str(folder / "lengths.txt"))
+    assert result.exit_code == 2
+    assert "nested too deeply" in result.output
 
 
 def test_a_missing_dataset_names_its_job(folder: Path) -> None:
