@@ -65,7 +65,8 @@ class ChildrenKeeper:
             spread = zlib.crc32(pool.uid.encode()) / 2**32
             self._applied[pool.uid] = (now - spread * self._settings.reapply_seconds, generation)
         at, seen = self._applied[pool.uid]
-        return generation != seen or now >= at + self._settings.reapply_seconds
+        was_changed = generation != seen and now >= at + RETRY_SECONDS  # not at once: no race with another controller
+        return was_changed or now >= at + self._settings.reapply_seconds
 
     def _children_of(self, pool: PoolView) -> list[dict[str, Any]]:
         name = (pool.uid, pool.generation)

@@ -21,7 +21,7 @@ OPERATOR = Path(__file__).parents[2] / "operator"
 TRAINER_ADDRESSES = (f"127.{a}.{b}.{c}" for a in range(90, 120) for b in range(1, 250) for c in range(1, 250))
 
 
-def wait_until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def wait_until(check: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
     """Wait until `check` gives something true, and give that."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -159,7 +159,7 @@ class OperatorRun:
         conditions = (self.get(of, name).get("status") or {}).get("conditions") or []
         return next((c for c in conditions if c["type"] == kind), {})
 
-    def wait_for_phase(self, phase: str, name: str = "a", seconds: float = 60.0) -> None:
+    def wait_for_phase(self, phase: str, name: str = "a", seconds: float = 120.0) -> None:
         wait_until(lambda: self.phase(name) == phase, f"job {name} {phase}; log:\n{self._tail()}", seconds)
 
     def _tail(self) -> str:
@@ -176,7 +176,7 @@ class OperatorRun:
             pods = [pod for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]]
             return pods if len(pods) >= number else []
 
-        pods = wait_until(find, f"{number} pods of {pool}")
+        pods = wait_until(find, f"{number} pods of {pool}", 300)
         return [self._run_pod(pod, pool, slots) for pod in pods if pod["metadata"]["uid"] not in self.trainers]
 
     def _run_pod(self, pod: dict[str, Any], pool: str, slots: int) -> FakeTrainer:

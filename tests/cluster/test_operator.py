@@ -196,7 +196,7 @@ PHASES = ["Pending", "Queued", "Suspended", "Running", "Checkpointing", "Failed"
 def test_R3_a_job_deleted_in_any_phase_goes(run: OperatorRun, phase: str) -> None:
     run.start()
     bring_to(run, phase)
-    run.kubectl("delete", "adapterjob", "a", "--timeout=30s")
+    run.kubectl("delete", "adapterjob", "a", "--timeout=60s")
     if phase not in {"Checkpointing", "Unreachable"}:  # those keep it for as long as they like
         wait_until(lambda: not any(trainer.trainer.jobs for trainer in run.trainers.values()), "no trainer has it")
 
@@ -207,11 +207,11 @@ def test_R6_a_pool_deleted_while_its_job_is_in_any_phase_goes(run: OperatorRun, 
     bring_to(run, phase)
     if phase == "Pending":
         run.create_pool("tiny", replicas=0)
-    run.kubectl("delete", "basemodelpool", "tiny", "--timeout=30s")
+    run.kubectl("delete", "basemodelpool", "tiny", "--timeout=60s")
     wait_until(lambda: not run.list("statefulset"), "its children are gone")
     ended = phase in {"Failed", "Succeeded"}
     wait_until(lambda: ended or run.phase() in {"Pending", "Suspended", "Queued"}, f"the job waits: {run.phase()}")
-    run.kubectl("delete", "adapterjob", "a", "--timeout=30s")
+    run.kubectl("delete", "adapterjob", "a", "--timeout=60s")
 
 
 def test_H03_a_job_deleted_while_the_operator_is_down_goes_once_it_is_back(run: OperatorRun) -> None:
