@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import kopf
+from kopf._core.engines.peering import Identity
 
 from multigraft.api.schema import GROUP, VERSION
 from multigraft_operator.cache import ObjectCache
@@ -42,6 +43,7 @@ class Watch:
             registry=self._build_registry(),
             settings=build_kopf_settings(),
             standalone=True,
+            identity=Identity(self._settings.identity),  # else kopf asks for the user's name, and a bare uid has none
             clusterwide=not namespaces,
             namespaces=namespaces,
         )
