@@ -1,6 +1,6 @@
 # What one can do here. `make help` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check generate lock bench-cpu bench-gpu bench-kernels bench-planner tune bench-operator test-gpu clean
+.PHONY: help setup run test check generate lock bench-cpu bench-gpu bench-gain-map bench-loss-curves bench-kernels bench-planner tune bench-operator test-gpu clean
 
 BIN := .venv/bin
 QUICKSTART := examples/01-quickstart
@@ -49,6 +49,12 @@ bench-cpu: setup ## Four jobs together against alone and against plain PEFT, on 
 
 bench-gpu: setup ## Throughput on one GPU against PEFT.
 	@$(BIN)/python tests/benchmark/gpu/bench_end_to_end.py
+
+bench-gain-map: setup ## Where sharing gains and where it loses: adapters by tokens of a step, on one GPU.
+	@$(BIN)/python tests/benchmark/gpu/bench_gain_map.py
+
+bench-loss-curves: setup ## Loss curves together, alone and by PEFT, against PEFT's own spread, on one GPU.
+	@$(BIN)/python tests/benchmark/gpu/bench_loss_curves.py
 
 bench-kernels: setup ## The fused linear against the frozen one and PyTorch LoRA, on one GPU.
 	@$(BIN)/python tests/benchmark/kernels/bench_fused_lora.py --json runs/fused_lora.json --peers --adapters 4 1 16 64

@@ -25,7 +25,7 @@ base's dtype.
 Distances are root mean squares over the steps, in nats; the share is of the spread, 100 % or less is within. The drift
 is the mean of together - PEFT over the last quarter of the steps.
 
-| job | spread of PEFT | together - alone | share | together - PEFT | share | drift (other seed's) | last loss | within |
+| job | spread of PEFT | together - alone | share | together - PEFT | share | drift (other seed's) | loss | within |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {rows}
 """
