@@ -14,7 +14,7 @@ from multigraft.api.reasons import Reason
 from multigraft_operator.condition_list import find_condition, format_time, holds, parse_time
 from multigraft_operator.observed import JobView, Observed, PodView, PoolView
 
-RETRYABLE = frozenset({Reason.INTERNAL_ERROR, Reason.OUT_OF_MEMORY, Reason.OUTPUT_NOT_WRITABLE})
+RETRYABLE = frozenset({Reason.INTERNAL_ERROR, Reason.OUT_OF_MEMORY, Reason.OUTPUT_NOT_WRITABLE, Reason.CLAIM_LOST})
 """A second try may go better: the rest depends on the job alone."""
 
 

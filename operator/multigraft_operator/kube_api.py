@@ -128,13 +128,14 @@ class KubeApi:
             body=body,
             auth_settings=["BearerToken"],
         )
+        verb = "APPLY" if kind == APPLY_PATCH else method
         try:
             response = await self._client.call_api(*request, _request_timeout=TIMEOUT)
             text = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._metrics.count_request(method, 0)
+            self._metrics.count_request(verb, 0)
             raise ApiError(0, f"{method} {path}: {type(error).__name__}: {error}") from error
-        self._metrics.count_request(method, response.status)
+        self._metrics.count_request(verb, response.status)
         if response.status >= http.HTTPStatus.BAD_REQUEST:
             raise ApiError(response.status, f"{method} {path}: {_read_message(text)}")
         content: dict[str, Any] = json.loads(text)

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     OUTPUT_NOT_WRITABLE = "OutputNotWritable"
     EXPORT_INVALID = "ExportInvalid"
+    CLAIM_LOST = "ClaimLost"  # another trainer has the job now
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     INTERNAL_ERROR = "InternalError"
     # waiting

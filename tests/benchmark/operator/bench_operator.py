@@ -37,7 +37,7 @@ LABELS = {
     "running_seconds": "... until every status says Running, s",
     "object_writes_per_job": "writes of objects per job (finalizer, Admitted, Running; pools included)",
     "event_writes_per_job": "Events per job (SlotAssigned, Training)",
-    "idle_writes_per_minute": "writes per minute while nothing happens",
+    "idle_writes_per_minute": "writes per minute while nothing happens (children that are applied again change nothing)",
     "idle_cpu_percent": "CPU of the operator while nothing happens, % of a core",
     "peak_mib": "peak memory of the operator, MiB",
     "restart_seconds": "start of a process until it has heard of every trainer, s",
@@ -132,7 +132,7 @@ def _count_writes(operator: Operator) -> tuple[float, float]:
     events = sum(
         v for name, v in operator.read_metrics().items() if name.startswith("multigraft_operator_events_total")
     )
-    return operator.count_requests("PATCH", "POST", "DELETE") - events, events
+    return operator.count_requests("PATCH", "POST", "DELETE"), events
 
 
 async def _wait_for_quiet(operator: Operator) -> tuple[float, float]:

@@ -36,6 +36,7 @@ def finish_job(
             observer.on_phase(f"{run.key}: held-out loss after training")
             after = evaluate_loss(backend, run.prepared.heldout.samples, slot=run.slot, token_capacity=token_capacity)
         observer.on_phase(f"{run.key}: exporting and checking the adapter")
+        state.check_claim(run.prepared.identity)
         digest = _export(run, backend, slots)
     except Exception as error:  # noqa: BLE001 (the job's own fault; the others run on)
         refusal = explain_unexpected(error, "measuring and exporting the adapter")

@@ -12,6 +12,7 @@ from multigraft.planner.plan import JobWork, Plan, PlanLimits
 from multigraft_trainer.adapters.peft_config import build_peft_config
 from multigraft_trainer.adapters.slot_pool import SlotPool
 from multigraft_trainer.checkpoints.job_checkpoints import PassedOver, RestoredJob
+from multigraft_trainer.checkpoints.owner_claim import OwnerClaims
 from multigraft_trainer.checkpoints.records import CheckpointRef
 from multigraft_trainer.checkpoints.snapshot import take_snapshot
 from multigraft_trainer.checkpoints.store import CheckpointStore
@@ -32,8 +33,11 @@ class PoolPaths:
 class PoolState:
     """Saves a pool at plan boundaries and restores it. One trainer at a time."""
 
-    def __init__(self, paths: PoolPaths, *, keep_last: int, resume: bool) -> None:
+    def __init__(self, paths: PoolPaths, *, keep_last: int, resume: bool, claims: OwnerClaims | None = None) -> None:
         """Open the store; with `resume`, read the newest good boundary.
+
+        Args:
+            claims: Where other trainers may write to the same folders; None: nobody else does.
 
         Raises:
             RefusalError: INVALID_CHECKPOINT, if the newest boundary was written by a newer version.
@@ -43,7 +47,7 @@ class PoolState:
         self._refs: dict[str, CheckpointRef] = {}
         self.ended: dict[str, JobResult] = {}
         self.passed_over: tuple[PassedOver, ...] = ()
-        self._resume = resume
+        self._resume, self._claims = resume, claims
         if resume:
             self._read_boundary()
 
@@ -59,13 +63,24 @@ class PoolState:
         """Load the checkpoint that the newest boundary names for the job, else its newest good one, else nothing.
 
         Raises:
-            RefusalError: INVALID_CHECKPOINT, if it was made with another spec; says what differs.
+            RefusalError: INVALID_CHECKPOINT, if it was made with another spec; says what differs. CLAIM_LOST.
         """
+        if self._claims is not None:
+            self._claims.take(self.job_folder(prepared.identity))
         if not self._resume:
             return RestoredJob()
         return self._store.load_job(
             prepared.identity, spec=prepared.training_spec, prefer=self._refs.get(prepared.identity)
         )
+
+    def check_claim(self, job: str) -> None:
+        """Make sure that no other trainer has the job, by its identity, before something of it is written.
+
+        Raises:
+            RefusalError: CLAIM_LOST.
+        """
+        if self._claims is not None:
+            self._claims.check(self.job_folder(job))
 
     def save(self, runs: Iterable[JobRun], ended: Iterable[JobResult], slots: SlotPool) -> float:
         """Save all running jobs, then the boundary that names them; gives the seconds it took.
@@ -98,6 +113,7 @@ class PoolState:
 
     def _save_job(self, run: JobRun, slots: SlotPool) -> CheckpointRef:
         prepared = run.prepared
+        self.check_claim(prepared.identity)
         snapshot = take_snapshot(
             slots.adapter(run.slot),
             run.optimizer,

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from multigraft.api.control import AssignedJob, Assignments, ControlReason, JobReport
 from multigraft.api.reasons import Reason
+from multigraft_trainer.checkpoints.owner_claim import Claim
 from multigraft_trainer.engine.engine import Engine
 from multigraft_trainer.engine.job_run import PreparedJob
 from multigraft_trainer.engine.pool_state import PoolState
@@ -39,6 +40,10 @@ class JobTable:
     def epoch(self) -> int:
         """Give the highest epoch that was obeyed."""
         return self._desired.epoch
+
+    def build_claim(self, owner: str) -> Claim:
+        """Build the claim of now on jobs' folders."""
+        return Claim(self._desired.epoch, self._desired.sequence, owner)
 
     @property
     def is_stopping(self) -> bool:

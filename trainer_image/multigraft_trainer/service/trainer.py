@@ -21,6 +21,7 @@ from multigraft_trainer.admission.prepare_job import IntakeContext, prepare_job
 from multigraft_trainer.admission.shared_base import SharedBase, open_shared_base
 from multigraft_trainer.capacity.find_capacity import CapacityPlaces, find_capacity
 from multigraft_trainer.capacity.pool_capacity import PoolCapacity, read_given_capacity
+from multigraft_trainer.checkpoints.owner_claim import OwnerClaims
 from multigraft_trainer.checkpoints.records import code_version
 from multigraft_trainer.engine.engine import Engine, EngineOptions
 from multigraft_trainer.engine.job_run import PreparedJob
@@ -164,7 +165,8 @@ class Trainer:
         own = root / "pools" / self._pool.key / settings.pod_name
         self._plans = own / "plans"
         paths = PoolPaths(checkpoints=root, plans=self._plans, boundaries=own)
-        state = PoolState(paths, keep_last=spec.checkpoint.keep_last, resume=True)
+        claims = OwnerClaims(lambda: self._table.build_claim(f"{settings.pod_name}/{self._start_id}"))
+        state = PoolState(paths, keep_last=spec.checkpoint.keep_last, resume=True, claims=claims)
         for passed in state.passed_over:
             _log.warning("a checkpoint is passed over", checkpoint=passed.name, message=passed.why)
         return state
