@@ -37,7 +37,7 @@ LABELS = {
     "running_seconds": "... until every status says Running, s",
     "object_writes_per_job": "writes of objects per job (finalizer, Admitted, Running; pools included)",
     "event_writes_per_job": "Events per job (SlotAssigned, Training)",
-    "idle_writes_per_minute": "writes per minute while nothing happens (children that are applied again change nothing)",
+    "idle_writes_per_minute": "writes per minute while nothing happens (children applied again not counted)",
     "idle_cpu_percent": "CPU of the operator while nothing happens, % of a core",
     "peak_mib": "peak memory of the operator, MiB",
     "restart_seconds": "start of a process until it has heard of every trainer, s",
