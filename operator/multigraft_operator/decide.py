@@ -49,7 +49,7 @@ def decide(seen: Observed, children_digests: Mapping[Key, str] | None = None) ->
         statuses += [write] if write is not None else []
     return Decision(
         finalizers_on=tuple(_put_finalizers_on(heard, of_pool, seen)),
-        statuses=tuple(statuses),
+        statuses=tuple(_hold_back(statuses, seen)),
         trainers=tuple(_tell_trainers(seen)),
         finalizers_off=tuple(_take_finalizers_off(stands, of_pool, seen)),
         expired_jobs=tuple(stand.job for stand in stands if _is_expired(stand, seen)),
@@ -153,10 +153,29 @@ def _write(
     if status == target.status:
         return None
     new, old = dump_status(status), dump_status(target.status)
-    if _without_noise(new) == _without_noise(old) and not _is_due(target, new, old, seen):
+    is_quiet = _without_noise(new) == _without_noise(old)
+    if is_quiet and not _is_due(target, new, old, seen):
         return None
     changed = find_changed(target.status.conditions, status.conditions)
-    return StatusWrite(target, new, tuple(_build_event(target, kind, condition) for condition in changed))
+    events = tuple(_build_event(target, kind, condition) for condition in changed)
+    return StatusWrite(target, new, events, is_quiet)
+
+
+def _hold_back(writes: Sequence[StatusWrite], seen: Observed) -> list[StatusWrite]:
+    """Leave out quiet writes beyond what may be written in a moment; those that waited longest come first.
+
+    Three thousand jobs that make progress would else be a hundred writes a second, all that an API server may take.
+    """
+    quiet = sorted((write for write in writes if write.is_quiet), key=lambda write: _wait_began(write, seen))
+    window = timedelta(seconds=seen.policy.quiet_window_seconds)
+    num_recent = sum(seen.now - at < window for at in seen.written_at.values())
+    kept = quiet[: max(0, seen.policy.quiet_writes_in_window - num_recent)]
+    return [write for write in writes if not write.is_quiet] + kept
+
+
+def _wait_began(write: StatusWrite, seen: Observed) -> tuple[float, str]:
+    at = seen.written_at.get(write.target.uid)
+    return (at.timestamp() if at is not None else 0.0), write.target.uid
 
 
 def dump_status(status: AdapterJobStatus | BaseModelPoolStatus) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class StatusWrite:
     target: JobView | PoolView
     status: Mapping[str, Any]
     events: tuple[EventNote, ...] = ()
+    is_quiet: bool = False  # only figures or wording changed
 
 
 @dataclass(frozen=True)

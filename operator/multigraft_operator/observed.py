@@ -163,6 +163,8 @@ class Policy:
 
     stale_seconds: float = 20.0  # a trainer not heard of for so long is not believed any more
     quiet_seconds: float = 30.0  # least time between two writes that only tell of progress or wording
+    quiet_writes_in_window: int = 30  # of all objects together: ten a second
+    quiet_window_seconds: float = 3.0
     backoff_seconds: float = 10.0  # before the second try; doubled for each further one
     max_backoff_seconds: float = 300.0
     max_failures_on_pod: int = 2  # of one job, before it is put on another pod if that is possible

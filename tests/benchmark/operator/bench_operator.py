@@ -102,7 +102,7 @@ async def _measure(api: Api, operator: Operator, trainers: Trainers, *, jobs: in
     started = time.monotonic()
     operator.start()
     placed = await _wait_for_trainers(trainers, jobs)
-    running = await api.wait_for_running(jobs, seconds=300)
+    running = await api.wait_for_running(jobs, seconds=1200)
     more_writes, more_events = await _wait_for_quiet(operator)
     cpu = operator.cpu_seconds()
     await asyncio.sleep(IDLE_SECONDS)

@@ -165,7 +165,7 @@ class Api:
             phases = [(job.get("status") or {}).get("phase") for job in await self.list_jobs()]
             if phases.count("Running") == number:
                 return time.monotonic()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(3)  # a list of thousands costs the API server as much as a hundred writes
         raise RuntimeError(f"after {seconds:.0f} s only {phases.count('Running')} of {number} jobs run")
 
     async def run_pods(self, trainers: Trainers, number: int) -> None:

@@ -503,3 +503,18 @@ def test_H14_a_pool_whose_pods_exceed_the_quota_says_so_to_the_jobs_that_wait() 
     assert (degraded["status"], degraded["reason"]) == ("True", "QuotaExceeded")
     admitted = {c["type"]: c for c in written["a"]["conditions"]}["Admitted"]
     assert "exceeded quota: small" in admitted["message"]
+
+
+def test_C22_progress_of_many_jobs_is_told_ten_times_a_second_in_all_and_each_gets_its_turn() -> None:
+    world = World().add(make_pool(slots={"max": 64}), *(make_job(f"job-{number}") for number in range(50)))
+    trainer = world.add_pod(slots=64)
+    world.settle()
+    world.now += timedelta(seconds=60)
+    told: set[str] = set()
+    for step in range(2, 8):
+        for uid in trainer.jobs:
+            trainer.say(uid, TrainerJobPhase.RUNNING, step=step)
+        written = [write.target.uid for write in world.step(seconds=3.1).statuses if write.is_quiet]
+        assert len(written) <= 30
+        told |= set(written)
+    assert len(told & set(trainer.jobs)) == 50
