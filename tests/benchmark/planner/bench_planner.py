@@ -242,7 +242,10 @@ def _solver(rows: Sequence[Row]) -> str:
         "fewest proved by bound",
         "fewest proved in all",
         "smallest too",
-        "fewer bins than greedy",
+        "bins: bound",
+        "first-fit",
+        "better greedy",
+        "solver",
         "wall, s",
     )
     return _table(
@@ -254,7 +257,10 @@ def _solver(rows: Sequence[Row]) -> str:
                 f"{row['fewest_by_bound']} ({row['fewest_by_bound'] / row['problems']:.0%})",
                 f"{row['fewest']} ({row['fewest'] / row['problems']:.0%})",
                 row["both"],
-                row["fewer_bins"],
+                row["bins_bound"],
+                row["bins_first_fit"],
+                row["bins_greedy"],
+                row["bins_solver"],
                 f"{row['wall']:.1f}",
             )
             for row in rows

@@ -117,6 +117,7 @@ def measure_solver(setting: Setting, tile: int, num_steps: int, seconds_each: Se
     work = build_work(setting, 4, num_steps)
     units = build_units(work, _limits(setting, tile))
     open_units = [unit for unit in units if unit.is_solvable]
+    first_fit = sum(max(bins) + 1 for bins in _pack_first_fit(work, _limits(setting, tile)))
     rows = []
     for seconds in seconds_each:
         with SolverPool() as solver:
@@ -134,6 +135,11 @@ def measure_solver(setting: Setting, tile: int, num_steps: int, seconds_each: Se
                 + sum(reply.fewest_proved and not unit.is_fewest for unit, reply in known),
                 "both": sum(unit.is_proved for unit in units)
                 + sum(reply.fewest_proved and reply.smallest_proved for _, reply in known),
+                "bins_bound": sum(unit.problem.min_bins for unit in units),
+                "bins_first_fit": first_fit,
+                "bins_greedy": sum(max(unit.problem.greedy) + 1 for unit in units),
+                "bins_solver": sum(max(unit.problem.greedy) + 1 for unit in units)
+                - sum(max(unit.problem.greedy) + 1 - len(set(reply.bin_of)) for unit, reply in known),
                 "fewer_bins": sum(len(set(reply.bin_of)) <= max(unit.problem.greedy) for unit, reply in known),
                 "wall": batch.seconds,
             }
