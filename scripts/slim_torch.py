@@ -30,15 +30,24 @@ _SYMBOL = re.compile(r"^(?:[0-9a-f]+)? *(?P<kind>[A-Za-z]) (?P<name>[A-Za-z_]\w*
 
 
 def list_symbols(library: Path) -> dict[str, str]:
-    """Return the functions and data that a library exports, each with its version (empty: none)."""
+    """Return the functions and data that a library exports, each with its version (empty: none).
+
+    What a library has of the C++ standard library is left out: an empty one would be taken in place of the real one.
+    """
     command = ("nm", "--dynamic", "--defined-only", "--with-symbol-versions", str(library))
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
     found = (_SYMBOL.match(line) for line in said.splitlines())
-    return {match["name"]: match["version"] or "" for match in found if match and match["kind"] != "A"}
+    return {match["name"]: match["version"] or "" for match in found if match and _is_own(match["kind"], match["name"])}
 
 
-def hollow(library: Path) -> None:
-    """Replace a library by one of the same name, with the same symbols, that does nothing."""
+def _is_own(kind: str, name: str) -> bool:
+    if kind in "WVuw":
+        return not name.startswith(("_Z", "__"))
+    return kind in "TDBR" and not name.startswith(("_ZNS", "_ZNKS", "_ZS", "_ZTIS", "_ZTSS", "_ZTVS"))
+
+
+def hollow(library: Path, target: Path) -> None:
+    """Write a library of the same name as `library`, with the same symbols, that does nothing, to `target`."""
     symbols = {name: version for name, version in list_symbols(library).items() if name not in {"_init", "_fini"}}
     versions = sorted({version for version in symbols.values() if version})
     script = "".join(
@@ -52,14 +61,14 @@ def hollow(library: Path) -> None:
         given = [f"-Wl,--version-script={map_file}"] if versions else []
         command = ["gcc", "-shared", "-fPIC", "-fno-builtin", "-w", f"-Wl,-soname,{library.name}", *given]
         subprocess.run([*command, "-o", str(built), str(source)], check=True)  # noqa: S603
-        shutil.copyfile(built, library)
+        shutil.copyfile(built, target)
 
 
 def slim(site_packages: Path) -> None:
     """Make the torch of `site_packages` small."""
     for pattern in HOLLOWED:
         for library in site_packages.glob(f"nvidia/*/lib/{pattern}"):
-            hollow(library)
+            hollow(library, library)
     for pattern in REMOVED:
         for path in site_packages.glob(pattern):
             if path.is_dir():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from builders.example_cluster import build_images
 from cluster import own
 from cluster.access import CommandError
 from cluster.images.pause import pause_archive
@@ -15,6 +16,7 @@ from cluster.images.store import ImageError
 from cluster.node.requirements import missing_for_node
 from cluster.programs.build import ProgramsMissingError, build_programs
 from cluster.programs.locate import Programs
+from cluster.programs.prometheus import unpack_prometheus
 from cluster.spec import Mode
 
 KNOWN_ERRORS = (own.ClusterError, CommandError, ProgramsMissingError, ImageError, ValueError, OSError)
@@ -31,6 +33,10 @@ def build(images: bool) -> None:
     """Build what a cluster needs into the cache. Does nothing where it is there."""
     folder = build_programs(click.echo)
     click.echo(f"programs: {folder}")
+    try:
+        click.echo(f"programs: {unpack_prometheus()}")
+    except (ProgramsMissingError, OSError) as error:
+        click.echo(f"no Prometheus, so tests that need it are skipped: {error}")
     if not images:
         return
     if missing := missing_for_node():
@@ -38,6 +44,8 @@ def build(images: bool) -> None:
         return
     click.echo(f"image: {pause_archive(Programs(folder))}")
     click.echo(f"image: {python_base_archive()}")
+    for archive in build_images():
+        click.echo(f"image: {archive}")
 
 
 @commands.command()

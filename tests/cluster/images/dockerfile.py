@@ -11,6 +11,11 @@ from cluster.locks import exclusive
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
+def archive_of(image: str) -> Path:
+    """Return where the docker-archive of an image is put."""
+    return images_folder() / f"{image.replace('/', '_').replace(':', '_')}.tar"
+
+
 def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str, str] | None = None) -> Path:
     """Build a Dockerfile whose `ARG BASE_IMAGE` is this project's Python base, and return its docker-archive.
 
@@ -23,7 +28,7 @@ def build_image(dockerfile: Path, context: Path, image: str, arguments: dict[str
     Raises:
         ImageError: If a step fails; the text has the end of what it said.
     """
-    archive = images_folder() / f"{image.replace('/', '_').replace(':', '_')}.tar"
+    archive = archive_of(image)
     given = {"BASE_IMAGE": python_base_image(), **(arguments or {})}
     if chosen_cluster() is Choice.KIND:
         build_image_with_docker(dockerfile, context, image, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import ssl
 import sys
 import time
@@ -112,7 +113,8 @@ def remove(objects: list[tuple[str, dict[str, Any]]]) -> None:
 
 
 def main() -> None:
-    """Run the test."""
+    """Run the test; what was made is removed also when the pod is deleted in the midst of it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     objects = build_objects()
     try:
         for path, body in objects:
