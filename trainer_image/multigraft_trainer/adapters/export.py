@@ -62,11 +62,11 @@ def check_output_folder(folder: Path) -> None:
         make_root(folder.parent)
         _check_replaceable(folder)
         try:
-            _try_to_write(folder.parent)
+            _try_to_write(folder.parent, folder.name)
         except OSError as error:
             if not _must_refill(folder, error):
                 raise
-            _try_to_write(folder)
+            _try_to_write(folder, folder.name)
 
 
 def export_adapter(
@@ -121,8 +121,9 @@ def _must_refill(folder: Path, error: OSError) -> bool:
     return error.errno in CANNOT_REPLACE and is_plain_folder(folder)
 
 
-def _try_to_write(parent: Path) -> None:
-    with temporary_folder(parent) as temp:
+def _try_to_write(parent: Path, name: str) -> None:
+    """Write and remove a folder; what a killed process left of its own try goes too."""
+    with temporary_folder(parent, final_name=f"try {name}") as temp:
         write_new_file(temp / CARD_FILE, b"a try\n")
         shutil.rmtree(temp)
 
