@@ -46,7 +46,7 @@ class ObjectCache:
         old = self._raw[kind].get(uid)
         if old is not None and _version(old) >= _version(raw):
             return
-        self._raw[kind][uid] = raw
+        self._raw[kind][uid] = _trim(kind, raw)
         if kind == "AdapterJob":
             self._views[uid] = read_job(raw)
         elif kind == "BaseModelPool":
@@ -130,6 +130,14 @@ class ObjectCache:
             if name is not None and digest is not None:
                 digests[Key(key_of(raw).namespace, name)] = str(digest)
         return digests
+
+
+def _trim(kind: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keep what is read later: of our own kinds the view is, and managed fields are half of an object."""
+    if kind in {"AdapterJob", "BaseModelPool"}:
+        kept = ("name", "namespace", "uid", "resourceVersion")
+        return {"metadata": {name: raw["metadata"][name] for name in kept if name in raw["metadata"]}}
+    return {**raw, "metadata": {name: value for name, value in raw["metadata"].items() if name != "managedFields"}}
 
 
 def _version(raw: Mapping[str, Any]) -> int:
