@@ -122,12 +122,17 @@ def explain(cluster: ClusterAccess) -> str:
 
 
 def settled(cluster: ClusterAccess) -> Callable[[], dict[str, dict[str, Any]]]:
-    """Give a check that is true once every job has succeeded; it fails at the first that has not."""
+    """Give a check that is true once every job has succeeded and been let go; it fails at the first that failed."""
 
     def check() -> dict[str, dict[str, Any]]:
         jobs = list_jobs(cluster)
         failed = {key: condition_of(job, "Failed") for key, job in jobs.items()}
         assert not [key for key, condition in failed.items() if condition.get("status") == "True"], failed
-        return jobs if all(condition_of(job, "Succeeded").get("status") == "True" for job in jobs.values()) else {}
+        # The finalizer goes a moment after the status, when the trainer has taken a set without the job.
+        done = (
+            condition_of(job, "Succeeded").get("status") == "True" and not job["metadata"].get("finalizers")
+            for job in jobs.values()
+        )
+        return jobs if all(done) else {}
 
     return check
