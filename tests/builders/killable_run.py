@@ -73,9 +73,9 @@ def _run(base: Path, folder: Path, at: int | None, resume: bool) -> None:
 def _watch_microbatches(pool: PoolRun, point: KillPoint) -> None:
     run = pool.backend.forward_backward
 
-    def forward_backward(microbatch: Any) -> list[float]:
+    def forward_backward(microbatch: Any, **options: Any) -> list[float]:
         point.pass_by()
-        losses = run(microbatch)
+        losses = run(microbatch, **options)
         point.pass_by()
         return losses
 

@@ -33,8 +33,8 @@ def test_an_operator_killed_between_any_two_writes_trains_each_job_once(run: Ope
         began = [0]  # writes before each process
 
         def kill(number: int, before: bool) -> None:
-            """Kill at the first to the fifteenth write of a process' life, just before and just after it."""
-            at, wants_before = len(kills) // 2 + 1, len(kills) % 2 == 0
+            """Kill at the first to the eighth write of a process' life, in turn, just before and just after it."""
+            at, wants_before = len(kills) // 2 % 8 + 1, len(kills) % 2 == 0
             if len(kills) < KILLS and not killed.is_set() and number - began[-1] >= at and before == wants_before:
                 kills.append(number)
                 run.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,11 +104,11 @@ def test_a_stop_loses_no_step_and_resumes_to_the_same_weights(
             self.left = count
             run = pool.backend.forward_backward
 
-            def forward_backward(microbatch: object) -> list[float]:
+            def forward_backward(microbatch: object, **options: Any) -> list[float]:
                 self.left -= 1
                 if self.left == 0:
                     stop(pool)
-                return run(microbatch)  # type: ignore[arg-type]
+                return run(microbatch, **options)  # type: ignore[arg-type]
 
             pool.backend.forward_backward = forward_backward  # type: ignore[method-assign]
 
@@ -146,11 +147,11 @@ def test_D04_a_resumed_adapter_is_the_saved_one_not_a_fresh_one(base: Path, line
     def look(pool: PoolRun) -> None:
         run = pool.backend.forward_backward
 
-        def forward_backward(microbatch: object) -> list[float]:
+        def forward_backward(microbatch: object, **options: Any) -> list[float]:
             adapter = pool.slots.adapter(pool.slots.occupied[0])
             largest = max(float(t.abs().max()) for key, t in adapter.named_weights().items() if "lora_B" in key)
             seen.setdefault("lora_B", largest)
-            return run(microbatch)  # type: ignore[arg-type]
+            return run(microbatch, **options)  # type: ignore[arg-type]
 
         pool.backend.forward_backward = forward_backward  # type: ignore[method-assign]
 

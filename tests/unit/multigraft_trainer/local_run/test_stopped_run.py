@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from builders.tiny_base import make_tiny_base
 from multigraft_trainer.engine import engine as engine_module
 from multigraft_trainer.engine import job_end as job_end_module
 from multigraft_trainer.local_run import local_run as module
+from multigraft_trainer.local_run.stop_signals import SIGNALS
 from multigraft_trainer.report.progress import SilentProgress
 from multigraft_trainer.report.results import JobState, StepRecord, load_result
 
@@ -24,6 +25,17 @@ STOPPED, SUCCEEDED, FAILED = JobState.STOPPED, JobState.SUCCEEDED, JobState.FAIL
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_base(tmp_path_factory.mktemp("base"), "llama")
+
+
+@pytest.fixture(autouse=True)
+def _signals_arrive() -> Iterator[None]:
+    """A suite that was started in the background ignores SIGINT, and a run honours that; here it must arrive."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in (number for number, handler in before.items() if handler is signal.SIG_IGN):
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
