@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from multigraft_trainer.backends.fused_trial import agree, is_covered
+
 _LOG = logging.getLogger(__name__)
 _ROWS = 16
-_TOLERANCE = 0.02  # of the norm; bf16 rounds to 0.4 %, a wrong offset or activation is off by tens of percent
 _NORM_KINDS = ((0.0, "llama"), (1.0, "gemma"))  # offset of the weight, where Liger rounds
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -32,7 +33,7 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 def fuse_modules(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Counter[str]:
     """Give norms and MLPs of `model` a fused forward in place; count what was fused, by "norm" and "mlp"."""
     fused: Counter[str] = Counter()
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+    if not is_covered(dtype, device):
         return fused
     refused: Counter[str] = Counter()
     for module in model.modules():
@@ -96,7 +97,7 @@ def _agrees(module: Any, forward: Forward, dtype: torch.dtype, device: torch.dev
     except Exception as error:  # noqa: BLE001 - whatever a compiler or an unknown module may raise, its own code is there
         _LOG.info("fused form of %s: %s: %s", type(module).__name__, type(error).__name__, error)
         return False
-    return all(_is_close(one, other) for one, other in zip(got, want, strict=True))
+    return agree(got, want)
 
 
 def _run_both_ways(run: Forward, x: torch.Tensor, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,8 +106,3 @@ def _run_both_ways(run: Forward, x: torch.Tensor, dy: torch.Tensor) -> tuple[tor
         y = run(inputs)
         (dx,) = torch.autograd.grad(y, inputs, dy[..., : y.shape[-1]])
     return y.detach(), dx
-
-
-def _is_close(got: torch.Tensor, want: torch.Tensor) -> bool:
-    error = float((got.float() - want.float()).norm() / want.float().norm().clamp_min(1e-20))
-    return error <= _TOLERANCE

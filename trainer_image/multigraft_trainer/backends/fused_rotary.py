@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from multigraft_trainer.backends.fused_trial import agree, is_covered
+
 _LOG = logging.getLogger(__name__)
 _NAME = "apply_rotary_pos_emb"
-_TOLERANCE = 0.02  # of the norm; bf16 rounds to 0.4 %, another order of the features is off by its own size
 
 Rotate = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -43,7 +44,7 @@ def use_fused_rotary(on: bool) -> Iterator[None]:
 
 def fuse_rotary(model: nn.Module, dtype: torch.dtype, device: torch.device) -> list[str]:
     """Give the Python modules of the model's layers the switch; name those whose function has a fused form."""
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+    if not is_covered(dtype, device):
         return []
     names = {type(module).__module__ for module in model.modules()}
     modules = [sys.modules[name] for name in sorted(names) if hasattr(sys.modules.get(name), _NAME)]
@@ -61,7 +62,7 @@ def _fuse(module: ModuleType, dtype: torch.dtype, device: torch.device) -> bool:
 
     @functools.wraps(own)
     def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **more: Any) -> Any:
-        if _Switch.on and q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not args and not more:
+        if _Switch.on and is_covered(q.dtype, q.device) and not args and not more:
             return _rotate_fused(q, k, cos, sin)
         return own(q, k, cos, sin, *args, **more)
 
@@ -96,10 +97,7 @@ def _agrees(own: Rotate, dtype: torch.dtype, device: torch.device) -> bool:
     except Exception as error:  # noqa: BLE001 - whatever a compiler or an unknown function may raise, the own one is there
         _LOG.info("fused rotary embedding: %s: %s", type(error).__name__, error)
         return False
-    return all(
-        float((one.float() - other.float()).norm() / other.float().norm()) <= _TOLERANCE
-        for one, other in zip(got, want, strict=True)
-    )
+    return agree(got, want)
 
 
 def _run(rotate: Rotate, q: torch.Tensor, k: torch.Tensor, *rest: torch.Tensor) -> list[torch.Tensor]:
